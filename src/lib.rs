@@ -54,11 +54,12 @@
 //! 3. `exchange::body::reading` scans the body as it arrives with [`dialect::request`]: strict JSON, fields, roles, an
 //!    estimate of tokens. Once the body is complete (`reading::complete`), `exchange::admit::choose_model` finds the
 //!    model, and `Attempt::first_target` in `exchange::job` the first target.
-//! 4. `build::write_first` in `exchange::body::build` writes the body for that target, from pieces of the client's or
-//!    as a translation. `exchange::body::translating` has a helper thread translate a long body.
+//! 4. `replace::write_first` in `exchange::admit::replace` has `exchange::body::build` write the body for that target,
+//!    from pieces of the client's or as a translation. `exchange::body::translating` has a helper thread translate a
+//!    long body.
 //! 5. `Reserving::begin` in `exchange::admit::reserve` makes a reservation in the [`policy::meter`]: a request that
-//!    cannot be written is not charged. If the reservation does not fit, `exchange::admit::replace` may choose a cheaper
-//!    model, and the body is written again. `exchange::attempt` then takes a slot at the target, and
+//!    cannot be written is not charged. If the reservation does not fit, `exchange::admit::replace` may choose a
+//!    cheaper model, and the body is written again. `exchange::attempt` then takes a slot at the target, and
 //!    `exchange::attempt::dial` a connection. Without a free slot, a request may wait in `exchange::attempt::queue`,
 //!    whose order is in `gateway::queue`. If the target has changed since step 3, the body is written again.
 //! 6. `wire::head` parses the head of the answer, `exchange::answer::head` decides on it, `provider::connection` reads

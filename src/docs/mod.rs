@@ -60,6 +60,9 @@ pub mod configuration {
 #[doc = include_str!("money.md")]
 pub mod money {}
 
+#[doc = include_str!("targets.md")]
+pub mod targets {}
+
 #[doc = include_str!("agents.md")]
 pub mod agents {}
 
@@ -261,7 +264,4 @@ pub mod explanation {
 
     #[doc = include_str!("explanation/strict-limits.md")]
     pub mod strict_limits {}
-
-    #[doc = include_str!("explanation/target-prices.md")]
-    pub mod target_prices {}
 }

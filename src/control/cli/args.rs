@@ -68,7 +68,7 @@ pub struct ModelsArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// List the targets of the models with their prices
+    /// List the targets of the models with their prices and limits
     #[arg(long)]
     pub targets: bool,
     /// Print JSON instead of a table

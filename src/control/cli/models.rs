@@ -2,13 +2,20 @@
 
 use super::args::{ConfigArg, ModelsArgs};
 use super::discover;
+use super::http::admin_client::{AdminArg, AskArg, Listener};
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, print, print_json, warn};
+use super::output::{Align, Failure, Table, print, print_json, remark, warn};
+use super::requests::read;
+use super::status::list_targets;
 use crate::policy::catalog::{Catalog, Model, Target, context_text};
 use crate::policy::config::Config;
+use crate::policy::config::target_limits::limits_of;
+use crate::policy::plan::caps::Cap;
 use crate::policy::prices::{KEYS, ModelPrices, PriceOf, PriceTier, Prices, UNIT_KEYS, UnitPrices, price_text};
 use crate::wire::ModelEndpoint;
 use serde::Serialize;
+use serde_json::Value;
+use std::collections::HashMap;
 
 /// A model as JSON.
 #[derive(Serialize)]
@@ -80,6 +87,17 @@ struct TargetLine<'a> {
     #[serde(flatten)]
     units: UnitLine,
     price_tiers: Vec<TierLine>,
+    limits: Vec<LimitLine>,
+}
+
+/// A limit of a target, its provider or its credential as JSON.
+#[derive(Serialize)]
+struct LimitLine {
+    /// The target, provider or credential.
+    of: String,
+    limit: String,
+    /// Use in the present window, as a running gateway reports it; money in US dollars.
+    used: Option<f64>,
 }
 
 /// Prices of a relayed request, of an image and of a minute of audio as JSON, in US dollars.
@@ -104,7 +122,8 @@ impl UnitLine {
 pub fn run(args: &ModelsArgs) -> Result<(), Failure> {
     let high = discovered(&args.config)?;
     if args.targets {
-        return if args.json { print_json(&target_lines(&high.catalog)) } else { print(&target_table(&high.catalog)) };
+        let used = if high.catalog.models().iter().any(|model| model.limited) { uses(args) } else { Uses::new() };
+        return if args.json { print_json(&target_lines(&high, &used)) } else { print(&target_table(&high, &used)) };
     }
     if args.json { print_json(&lines(&high.catalog)) } else { print(&table(&high.catalog)) }
 }
@@ -163,7 +182,49 @@ fn targets(catalog: &Catalog) -> impl Iterator<Item = (&Model, &Target)> {
     catalog.models().iter().flat_map(|model| model.targets.iter().map(move |target| (model, target)))
 }
 
-fn target_lines(catalog: &Catalog) -> Vec<TargetLine<'_>> {
+/// Use of limits by target, owner and name of the limit.
+type Uses = HashMap<(String, String, String), f64>;
+
+/// The use of limits that a running gateway reports; none, with a remark, if there is no such gateway.
+fn uses(args: &ModelsArgs) -> Uses {
+    let asked = AskArg { at: AdminArg { admin: None }, send_token: false };
+    let read = || {
+        let listener = Listener::with_token(&asked, &args.config)?;
+        list_targets(&mut |path| {
+            let body = read(&listener, path, &asked, &args.config)?;
+            serde_json::from_slice::<Value>(&body).map_err(Failure::failed)
+        })
+    };
+    let targets = read().unwrap_or_else(|why| {
+        remark(&format!("The use of limits is not known: {}", why.text()));
+        Vec::new()
+    });
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let mut used = Uses::new();
+    for target in &targets {
+        for limit in target["limits"].as_array().into_iter().flatten() {
+            let per = limit["per"].as_str().map_or(String::new(), |per| format!("/{per}"));
+            let models = limit["models"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(",");
+            let models = if models.is_empty() { models } else { format!(":{models}") };
+            let name = format!("{}{per}{models}", text(&limit["resource"]));
+            used.insert((text(&target["target"]), text(&limit["name"]), name), limit["used"].as_f64().unwrap_or(0.0));
+        }
+    }
+    used
+}
+
+/// The limits that attempts at a target count in.
+fn limit_lines(config: &Config, target: &Target, used: &Uses) -> Vec<LimitLine> {
+    let limits = config.providers.get(target.provider).map(|provider| limits_of(target, provider)).unwrap_or_default();
+    let line = |(of, cap): (String, Cap)| {
+        let key = (target.label.to_string(), of, cap.name());
+        LimitLine { limit: cap.text(), used: used.get(&key).copied(), of: key.1 }
+    };
+    limits.into_iter().map(line).collect()
+}
+
+fn target_lines<'a>(config: &'a Config, used: &Uses) -> Vec<TargetLine<'a>> {
+    let catalog = &config.catalog;
     let line = |(model, target): (&'_ Model, &'_ Target)| {
         let (prices, units) = model.prices_at(Some(target));
         let (prices, units, price_tiers) = (PriceLine::new(&prices.base), UnitLine::new(units), tier_lines(prices));
@@ -177,12 +238,13 @@ fn target_lines(catalog: &Catalog) -> Vec<TargetLine<'_>> {
         prices,
         units,
         price_tiers,
+        limits: limit_lines(config, target, used),
     })
     .collect()
 }
 
 /// Targets with their prices: `none` if a price is missing, `-` if only units have one.
-fn target_table(catalog: &Catalog) -> String {
+fn target_table(config: &Config, used: &Uses) -> String {
     let mut table = Table::new(&[
         ("MODEL", Align::Left),
         ("TARGET", Align::Left),
@@ -190,8 +252,9 @@ fn target_table(catalog: &Catalog) -> String {
         ("OUTPUT $/1M", Align::Right),
         ("CACHE READ $/1M", Align::Right),
         ("CACHE WRITE $/1M", Align::Right),
+        ("LIMITS", Align::Left),
     ]);
-    for (model, target) in targets(catalog) {
+    for (model, target) in targets(&config.catalog) {
         let own = target.prices.as_deref();
         let (has_tokens, priced) =
             own.map_or((model.has_token_prices, model.has_token_prices), |own| (own.has_tokens, own.priced));
@@ -202,6 +265,12 @@ fn target_table(catalog: &Catalog) -> String {
         };
         let mut row = vec![model.id.to_string(), target.label.to_string()];
         row.extend(KEYS[..4].iter().map(|(_, of)| price(*of)));
+        let limit = |LimitLine { of, limit, used }: LimitLine| {
+            let used = used.map_or(String::new(), |used| format!(" ({used} used)"));
+            format!("{of} {limit}{used}")
+        };
+        let limits: Vec<String> = limit_lines(config, target, used).into_iter().map(limit).collect();
+        row.push(if limits.is_empty() { "-".to_string() } else { limits.join(", ") });
         table.row(row);
     }
     table.text()
@@ -273,20 +342,20 @@ mod tests {
     #[test]
     fn targets_are_listed_with_the_prices_that_apply_to_them() {
         let text = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
-            [[plans]]\nname = \"t\"\n[[models]]\nid = \"a\"\ncontext = \"1K\"\ninput_price = 1\noutput_price = 2\n\
+            limits = [\"requests=9/1m\"]\n[[plans]]\nname = \"t\"\n[[models]]\nid = \"a\"\ncontext = \"1K\"\ninput_price = 1\noutput_price = 2\n\
             targets = [{ provider = \"p\" }, { provider = \"p\", model = \"b\", output_price = 3 }]\n\
             [[models]]\nid = \"c\"\ncontext = \"1K\"\ntargets = [{ provider = \"p\" }]\n";
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let source = Source { file: "t", text, env: &|_| None, read: &read, run: &Source::no_program };
         let config = Config::parse(&source).unwrap();
-        let page = target_table(&config.catalog);
+        let used = Uses::from([(("p/b".to_string(), "p".to_string(), "requests/1m".to_string()), 3.0)]);
+        let page = target_table(&config, &used);
         let rows: Vec<Vec<&str>> = page.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-        let none = ["c", "p/c", "none", "none", "none", "none"];
-        assert_eq!(
-            rows,
-            [["a", "p/a", "1.00", "2.00", "1.00", "1.00"], ["a", "p/b", "1.00", "3.00", "1.00", "1.00"], none]
-        );
-        let json = serde_json::to_value(target_lines(&config.catalog)).unwrap();
+        assert_eq!(rows[0], ["a", "p/a", "1.00", "2.00", "1.00", "1.00", "p", "requests=9/1m"]);
+        assert_eq!(rows[1], ["a", "p/b", "1.00", "3.00", "1.00", "1.00", "p", "requests=9/1m", "(3", "used)"]);
+        assert_eq!(rows[2], ["c", "p/c", "none", "none", "none", "none", "p", "requests=9/1m"]);
+        let json = serde_json::to_value(target_lines(&config, &used)).unwrap();
+        assert_eq!(json[1]["limits"], serde_json::json!([{ "of": "p", "limit": "requests=9/1m", "used": 3.0 }]));
         assert_eq!((&json[1]["target"], &json[1]["output_price"]), (&"p/b".into(), &3.0.into()));
         assert_eq!((&json[0]["priced"], &json[2]["priced"]), (&true.into(), &false.into()));
     }

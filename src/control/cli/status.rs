@@ -32,17 +32,11 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// Prints the state of the gateway, then the targets.
-pub fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let listener = Listener::with_token(&args.admin, &args.config)?;
-    let get = |path: &str| {
-        let body = read(&listener, &["/admin/v1/", path].concat(), &args.admin, &args.config)?;
-        serde_json::from_str::<Value>(&String::from_utf8_lossy(&body)).map_err(Failure::failed)
-    };
-    let status = get("status")?;
+/// All targets of a running gateway; `get` reads one path of its admin API.
+pub(super) fn list_targets(get: &mut dyn FnMut(&str) -> Result<Value, Failure>) -> Result<Vec<Value>, Failure> {
     let (mut targets, mut after) = (Vec::new(), String::new());
     for _ in 0..PAGES_MAX {
-        let mut page = get(&format!("targets?limit=1000{after}"))?;
+        let mut page = get(&format!("/admin/v1/targets?limit=1000{after}"))?;
         if let Value::Array(list) = page["data"].take() {
             targets.extend(list);
         }
@@ -51,6 +45,18 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         }
         after = format!("&after={}", page["next"].as_str().map_or(page["next"].to_string(), str::to_string));
     }
+    Ok(targets)
+}
+
+/// Prints the state of the gateway, then the targets.
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let listener = Listener::with_token(&args.admin, &args.config)?;
+    let get = |path: &str| {
+        let body = read(&listener, &["/admin/v1/", path].concat(), &args.admin, &args.config)?;
+        serde_json::from_str::<Value>(&String::from_utf8_lossy(&body)).map_err(Failure::failed)
+    };
+    let status = get("status")?;
+    let targets = list_targets(&mut |path| get(path.trim_start_matches("/admin/v1/")))?;
     if args.json {
         let [health, problems, refused, captures] =
             ["health", "problems", "refused", "captures"].map(|name| &status[name]);

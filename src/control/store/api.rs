@@ -153,9 +153,26 @@ pub struct PastUse {
     pub group: Arc<str>,
     /// Id of the model.
     pub model: Arc<str>,
+    /// Target that answered, of a single row.
+    pub target: Arc<str>,
     /// First moment of the day, or time of admission.
     pub at: Unix,
     /// Admitted requests.
+    pub requests: u64,
+    /// Prompt and completion tokens, cached ones included.
+    pub tokens: u64,
+    /// Nano-dollars.
+    pub cost_nano: u64,
+}
+
+/// Use of one target on one UTC day.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetUse {
+    /// Label of the target.
+    pub target: Arc<str>,
+    /// First moment of the day.
+    pub at: Unix,
+    /// Answered requests.
     pub requests: u64,
     /// Prompt and completion tokens, cached ones included.
     pub tokens: u64,

@@ -17,6 +17,7 @@ mod groups;
 mod handover;
 mod notes;
 mod pace;
+mod past;
 mod people;
 mod promises;
 mod report;
@@ -26,7 +27,7 @@ mod value;
 mod writer_clocks;
 
 use super::alert_claims::{AlertClaim, AlertReport};
-use super::api::{Names, PastUse, StoreError};
+use super::api::{Names, PastUse, StoreError, TargetUse};
 use super::keyform;
 use super::lock::{self, FileLock};
 use super::note::{Answered, AuditLine, Change, Note};
@@ -40,7 +41,6 @@ use crate::io::files::FileDraft;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
-use crate::policy::window::DAY_MS;
 use crate::store::bounds;
 use groups::Packer;
 use pace::Pace;
@@ -379,41 +379,17 @@ impl Sqlite {
 
     /// Returns sums by key, group, model and day, from the day of `since` on. They rebuild the periods.
     pub fn day_sums(&self, since: Unix) -> Result<Vec<PastUse>, StoreError> {
-        let list = || -> Fallible<Vec<PastUse>> {
-            let mut query = self.connection.prepare_cached(
-                "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out), SUM(cost_nano),
-                 group_path, model FROM parts WHERE day >= ?1 GROUP BY key, day, group_path, model
-                 ORDER BY day, key, group_path, model",
-            )?;
-            let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
-                Ok(PastUse {
-                    key: key_id(row, 0)?,
-                    group: row.get(5)?,
-                    model: row.get(6)?,
-                    at: Unix(uint(row, 1)? * DAY_MS),
-                    requests: uint(row, 2)?,
-                    tokens: uint(row, 3)?,
-                    cost_nano: uint(row, 4)?,
-                })
-            })?;
-            sums.collect()
-        };
-        list().map_err(|error| self.tell(error))
+        past::day_sums(&self.connection, since).map_err(|error| self.tell(error))
+    }
+
+    /// Returns sums by target and day, from the day of `since` on. They rebuild the limits of targets.
+    pub fn target_sums(&self, since: Unix) -> Result<Vec<TargetUse>, StoreError> {
+        past::target_sums(&self.connection, since).map_err(|error| self.tell(error))
     }
 
     /// Returns data of every row admitted at `since` or later. It rebuilds the windows.
     pub fn rows_since(&self, since: Unix) -> Result<Vec<PastUse>, StoreError> {
-        let mut found = Vec::new();
-        let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
-        let listed = groups::each(&self.connection, which, [int(since.0)], |_, rows| {
-            let rows = rows.into_iter().filter(|row| row.admitted >= since);
-            found.extend(rows.map(|Row { key, group, model, admitted: at, usage, cost_nano, .. }| {
-                let tokens = usage.total();
-                PastUse { key, group, model, at, requests: 1, tokens, cost_nano }
-            }));
-            true
-        });
-        listed.map(|()| found).map_err(|error| self.tell(error))
+        past::rows_since(&self.connection, since).map_err(|error| self.tell(error))
     }
 
     /// Number of rows in the ledger.

@@ -8,6 +8,7 @@ use super::accounts::grants::Grants;
 use super::accounts::ledger::PendingRows;
 use super::accounts::lookups::Lookups;
 use super::accounts::plans::KeyPlans;
+use super::accounts::targets::TargetMeter;
 use super::client::connection_limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
@@ -91,6 +92,8 @@ impl Access {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     pub(crate) meter: Meter,
+    /// Attempts, by the limits of providers, credentials and targets.
+    pub(crate) targets: TargetMeter,
     pub(crate) ledger: PendingRows,
     pub(crate) clock: ClockGuard,
     pub(crate) grants: Grants,
@@ -214,6 +217,7 @@ impl Cx {
             access: Access { keys, keys_told: 0, lookups: Lookups::default(), plans },
             accounts: Accounts {
                 meter,
+                targets: TargetMeter::new(config, now.unix),
                 ledger: PendingRows::new(config.store.commit_every),
                 clock: ClockGuard::new(start.newest, start.built),
                 grants: Grants::default(),
@@ -264,7 +268,9 @@ impl Cx {
 
     /// Applies another configuration. False, and nothing is changed, if it has more new groups than can be counted.
     pub(crate) fn load_config(&mut self, mut config: Arc<Config>) -> bool {
-        if !self.accounts.meter.configure(&config.groups, self.now.unix) {
+        if !self.accounts.targets.configure(&config, self.now.unix)
+            || !self.accounts.meter.configure(&config.groups, self.now.unix)
+        {
             return false;
         }
         if config.providers.iter().any(|provider| provider.discover.is_some()) {

@@ -34,15 +34,16 @@ use crate::policy::config::Config;
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, Hold, Restored};
 use crate::policy::notice::LedgerNotice;
+use crate::policy::plan::caps::Resource;
 use crate::wire::json::write_string;
 use client::connection_limits::ConnectionVerdict;
 use client::peer::mapped;
 use client::seats::PeerKey;
 use cx::{Cx, Setup};
 use drive::{Driver, earliest};
-use exchange::{Exchange, ExchangeEvent};
+use exchange::{Exchange, ExchangeEvent, target_hold};
 use ids::{ClientId, ProviderId, client_conn, provider_conn};
-pub use lifecycle::start::{Past, Start};
+pub use lifecycle::start::{Past, PastOfTarget, Start};
 use lifecycle::upgrade;
 use memory::shares::Gate;
 use orders::{Notice, Order};
@@ -74,12 +75,19 @@ impl Gateway {
         cx.accounts.grants.watch = start.watch;
         let (days, recent) =
             (start.days.iter().map(|past| (true, past)), start.recent.iter().map(|past| (false, past)));
-        for (is_day, Past { key, group, at, used, requests, model }) in days.chain(recent) {
+        for (is_day, Past { key, group, at, used, requests, model, target }) in days.chain(recent) {
             let past = Restored { is_day, at: *at, requests: *requests, used: *used, model };
+            if !is_day {
+                cx.accounts.targets.restore(target, now.unix, &past);
+            }
             let path = cx.accounts.meter.path(group);
             cx.accounts.meter.restore_groups(path, now.unix, &past);
             let Some((key, plan)) = cx.counted_key(key) else { continue };
             cx.accounts.meter.restore(key, &plan, now.unix, &past);
+        }
+        for PastOfTarget { target, at, used, requests } in &start.target_days {
+            let past = Restored { is_day: true, at: *at, requests: *requests, used: *used, model: "" };
+            cx.accounts.targets.restore(target, now.unix, &past);
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
@@ -123,20 +131,29 @@ impl Gateway {
     pub fn overlooked(&mut self, now: Now) -> usize {
         let driver = &mut self.driver;
         let (exchanges, breakers, setup) = (&driver.exchanges, &mut driver.cx.upstreams.breakers, &driver.cx.setup);
-        let keys = &driver.cx.access.keys;
+        let (keys, limits) = (&driver.cx.access.keys, &mut driver.cx.accounts.targets);
         let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.state.is_queued());
-        let is_served =
-            |one: &&Exchange| one.state.look_for_place(&one.job, breakers, keys, setup, now.mono) == Look::Served;
+        let is_served = |one: &&Exchange| {
+            one.state.look_for_place(&one.job, breakers, keys, setup, (&mut *limits, now)) == Look::Served
+        };
         queued.filter(is_served).count()
     }
 
-    /// Amount by which use and reservations of keys with strict limits are above these limits; the most of any key.
+    /// Amount by which use and reservations of keys with strict limits are above these limits; the most of any.
     pub fn over_strict_limits(&mut self, now: Now) -> Amount {
         let cx = &mut self.driver.cx;
         let keys = (0..cx.access.keys.len() as u32).map(KeyIx);
         let strict = keys.filter(|key| cx.access.plans.is_strict(*key, &cx.access.keys));
         let payers = strict.filter_map(|key| cx.access.payer(key, &cx.setup.config).ok());
-        payers.fold(Amount::default(), |most, payer| most.max(cx.accounts.meter.over(payer, now.unix)))
+        let limits = payers.flat_map(|payer| cx.accounts.meter.limits(payer, now.unix));
+        limits.fold(Amount::default(), |most, limit| {
+            let over = (limit.used + limit.reserved).saturating_sub(limit.cap.total);
+            match limit.cap.resource {
+                Resource::Tokens => Amount { tokens: most.tokens.max(over), ..most },
+                Resource::Budget => Amount { nano: most.nano.max(over), ..most },
+                Resource::Requests | Resource::Running => most,
+            }
+        })
     }
 
     /// Counts everything currently in use.
@@ -152,6 +169,7 @@ impl Gateway {
             upstreams: providers.table.len(),
             idle: cx.upstreams.idle.len(),
             holds: cx.accounts.meter.open_holds(),
+            target_holds: cx.accounts.targets.open_holds(),
             flying: cx.upstreams.breakers.busy(),
             flying_most: cx.upstreams.breakers.busiest(),
             buffered: cx.memory.pool.lent(),
@@ -184,6 +202,8 @@ pub struct Vitals {
     pub idle: usize,
     /// Number of reservations in the meter.
     pub holds: usize,
+    /// Number of reservations of limits of targets.
+    pub target_holds: usize,
     /// Attempts that count as in flight at their targets.
     pub flying: usize,
     /// Maximum number of attempts in flight at one target.
@@ -539,6 +559,9 @@ impl Core for Gateway {
                 });
             }
         }
+        let own = driver.exchanges.iter().filter_map(|(_, exchange)| target_hold(&exchange.job));
+        let live: Vec<_> = own.map(Hold::id).collect();
+        driver.cx.accounts.targets.reclaim(|id| live.contains(&id));
         driver.cx.memory.turns.served = None;
         driver.cx.upstreams.queues.recount(|id| driver.exchanges.get(id).is_some_and(|one| one.state.is_queued()));
         driver.cx.upstreams.breakers.recount(driver.exchanges.iter().filter_map(|(_, exchange)| exchange.job.flight()));

@@ -2,6 +2,7 @@
 //! changes after that.
 
 use super::keys::is_unseen;
+use super::plan::caps::Caps;
 use super::prices::{ModelPrices, TargetPrices, UnitPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
@@ -174,6 +175,8 @@ pub struct Model {
     pub priced: bool,
     /// True if a target has prices of its own.
     pub priced_by_target: bool,
+    /// True if a target, its provider or its credential has limits.
+    pub limited: bool,
     /// Prices that are written but not used, since the model is unpriced; in the order of [`super::prices::KEYS`].
     pub unused_prices: Vec<WrittenPrices>,
     /// True if its provider takes the credentials of clients.
@@ -309,6 +312,20 @@ pub struct Target {
     pub prices: Option<Arc<TargetPrices>>,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
+    /// Limits of this upstream model, as the provider's [`limits`](providers.md#limits). Value: a list of entries.
+    #[doc(alias = "limits")]
+    pub caps: Caps,
+    /// What its attempts count in; `None` if neither it nor its provider nor its credential has limits.
+    pub accounts: Option<Arc<TargetAccounts>>,
+}
+
+/// Accounts that the attempts at a target count in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetAccounts {
+    /// Their names, with [`super::plan::PATH_SEPARATOR`] between them.
+    pub path: Arc<str>,
+    /// The provider's name of the model, by which limits count only some models.
+    pub model: Arc<str>,
 }
 
 /// Range of the time a request may wait for a slot: in microseconds it fits 32 bits.

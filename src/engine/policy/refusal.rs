@@ -350,6 +350,12 @@ impl Refusal {
         Refusal::unavailable(text, RETRY_SOON).because(About::Slots, "")
     }
 
+    /// 503: the limits of the model's targets have no room for the request. `again`: seconds until the first renewal.
+    pub fn no_room_at_targets(again: u64) -> Refusal {
+        let text = "the limits of every target of the model are reached";
+        Refusal::unavailable(text, again).because(About::Slots, "limits")
+    }
+
     /// 503: the only target of the model cools down, as its provider has asked. `again`: seconds until the end.
     pub fn cooling_down(again: u64) -> Refusal {
         let text = "the model's provider accepts no more requests at the moment";

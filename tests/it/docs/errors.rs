@@ -161,6 +161,11 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("key_answers", Refusal::key_answers(), "Read responses faster, or request fewer at the same time."),
         ("no_room", Refusal::no_room(wait), "Read responses faster."),
         ("no_slot", Refusal::no_slot(), "Retry later."),
+        (
+            "no_room_at_targets",
+            Refusal::no_room_at_targets(20),
+            "Retry after `retry-after`: the first limit renews then.",
+        ),
         ("cooling_down", Refusal::cooling_down(20), "Retry after `retry-after`. The model has no other target."),
         ("key_slots", Refusal::key_slots(), "Send fewer forms at the same time."),
         ("store", Refusal::store(), "Retry later."),

@@ -44,6 +44,7 @@ providers.addresses = ["192.0.2.10", "192.0.2.11:8443"]
 providers.proxy = "http://proxy.example:3128"
 providers.unknown_fields = "forward"
 providers.cost = "provider"
+providers.limits = ["requests=500/1m", { budget = 400, per = "month", models = ["gpt-*"] }]
 providers.stored_objects = true
 providers.discover = { every = "10m", prefix = "local/" }
 providers.discover.prefix = "local/"
@@ -74,6 +75,7 @@ models.targets.priority = 1
 models.targets.weight = 3
 models.targets.concurrency = 4
 models.targets.context = "128K"
+models.targets.limits = ["requests=500/1m"]
 models.targets.input_price = 0.75
 models.targets.output_price = 4.5
 models.targets.cache_read_price = 0.075

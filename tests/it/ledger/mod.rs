@@ -51,6 +51,7 @@ mod slow;
 #[cfg(feature = "redis")]
 mod spared;
 mod strict;
+mod target_limits;
 #[cfg(feature = "redis")]
 mod unheard;
 

@@ -516,7 +516,15 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
                 let nano = more.first().map_or(Ok(0), |dollars| units::dollars(dollars).ok_or("dollars"))?;
                 let group: Arc<str> = more.get(1).copied().unwrap_or_default().into();
                 let model = more.get(2).copied().unwrap_or("small").into();
-                let past = Past { key, group, at: Unix(at), used: Amount { tokens, nano }, requests: 1, model };
+                let past = Past {
+                    key,
+                    group,
+                    at: Unix(at),
+                    used: Amount { tokens, nano },
+                    requests: 1,
+                    model,
+                    target: Arc::default(),
+                };
                 start.recent.push(past.clone());
                 start.days.push(Past { at: Unix(at / 86_400_000 * 86_400_000), ..past });
             }

@@ -429,6 +429,7 @@ impl World {
             used: row.amount(),
             requests: 1,
             model: row.model.clone(),
+            target: row.target.clone(),
         };
         let recent = self.disk.rows.iter().map(past).collect();
         let of_day = |row: &Row| Past { at: Unix(row.admitted.0 / DAY_MS * DAY_MS), ..past(row) };

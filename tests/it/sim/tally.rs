@@ -244,6 +244,11 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
         let list: Vec<&str> = chosen.collect();
         setting.set(section, &format!("limits = {list:?}"));
     }
+    for (provider, bits) in [(UP, wider.target_limits), ("ant", wider.target_limits >> 4)] {
+        let chosen = TARGET_LIMITS.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1).map(|(_, text)| *text);
+        let list: Vec<&str> = chosen.collect();
+        setting.set(&format!("provider {provider}"), &format!("limits = {list:?}"));
+    }
     if wider.strangers {
         setting.set("server", &format!("max_connections = {CONNECTIONS}"));
     }
@@ -291,6 +296,9 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
     }
     setting
 }
+
+/// Limits of providers, of which a world has some.
+const TARGET_LIMITS: [&str; 4] = ["requests=9/1m", "tokens=60000/5m:up-*", "budget=0.2/1h", "running=3"];
 
 /// `max_connections` in worlds with connections without a key.
 pub const CONNECTIONS: usize = 24;

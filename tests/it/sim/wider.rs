@@ -65,6 +65,8 @@ pub struct Wider {
     pub odd: bool,
     /// Further limits of plans and groups, a bit for each; 0 for none.
     pub limits: u64,
+    /// Limits of providers and targets, a bit for each; 0 for none.
+    pub target_limits: u64,
 }
 
 impl Wider {
@@ -88,6 +90,7 @@ impl Wider {
         let odd = rng.below(3) == 0;
         let media = rng.below(3) == 0;
         let limits = rng.below(2) * rng.below(1 << 24);
+        let target_limits = if media { 0 } else { rng.below(3) * rng.below(1 << 8) };
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -103,6 +106,7 @@ impl Wider {
             lies,
             odd,
             limits,
+            target_limits,
         }
     }
 

@@ -6,19 +6,20 @@ use crate::cli::build;
 #[cfg(feature = "redis")]
 use crate::cli::store::{known_server, remote};
 use crate::gateway::orders::Notice;
-use crate::gateway::{Gateway, Past, Start};
+use crate::gateway::{Gateway, Past, PastOfTarget, Start};
 #[cfg(feature = "redis")]
 use crate::io::clock::{unix, watch};
 use crate::io::entropy::random;
 use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
+use crate::policy::config::target_limits::accounts;
 use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::notice::LedgerNotice;
 use crate::policy::window;
-use crate::store::api::{PastUse, StoreError};
+use crate::store::api::{PastUse, StoreError, TargetUse};
 use crate::store::copy::SnapshotPlan;
 use crate::store::follow::{KeySource, KeysSeen};
 use crate::store::ledger::Ledger;
@@ -43,8 +44,13 @@ pub(super) struct Opened {
 }
 
 fn past(past: PastUse) -> Past {
-    let PastUse { key, group, model, at, requests, tokens, cost_nano: nano } = past;
-    Past { key, group, at, used: Amount { tokens, nano }, requests, model }
+    let PastUse { key, group, model, target, at, requests, tokens, cost_nano: nano } = past;
+    Past { key, group, at, used: Amount { tokens, nano }, requests, model, target }
+}
+
+fn past_of_target(past: TargetUse) -> PastOfTarget {
+    let TargetUse { target, at, requests, tokens, cost_nano: nano } = past;
+    PastOfTarget { target, at, used: Amount { tokens, nano }, requests }
 }
 
 fn failed(error: StoreError) -> String {
@@ -145,12 +151,15 @@ impl Opened {
         // A clock that is behind will be set forward; usage before the build date is in no current period then.
         let now = now.unix.max(build::date());
         // Windows of different lengths do not nest, so the longest does not always start first.
-        let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
+        let targets = accounts(&config.providers, &config.catalog);
+        let groups = config.groups.iter().chain(&targets).map(|group| &group.limits);
+        let limits = config.plans.iter().chain(groups);
         let spans = limits.flat_map(|limits| limits.all.spans().iter());
         let starts = spans.filter(|span| !span.per.has_whole_days()).map(|span| span.per.bounds(now).0);
         let window = starts.min().unwrap_or(now);
         let since = Unix(now.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
+        let target_days = if targets.is_empty() { Vec::new() } else { db.target_sums(since).map_err(failed)? };
         // Read first, so that the thread detects any later change.
         self.seen = db.keys_seen().map_err(failed)?;
         let keys = all_keys(db)?;
@@ -162,6 +171,7 @@ impl Opened {
             hash_key: db.hash_key().map_err(failed)?,
             keys,
             days: days.into_iter().map(past).collect(),
+            target_days: target_days.into_iter().map(past_of_target).collect(),
             newest: self.clocks.newest,
             built: build::date(),
             recent: recent.into_iter().map(past).collect(),

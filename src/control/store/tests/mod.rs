@@ -1,6 +1,6 @@
 //! Tests of the ledger in a real file, and of the thread that writes it.
 
-use super::api::{Batch, By, Entry, Leftover, Names, PastUse, Query, UsageLine};
+use super::api::{Batch, By, Entry, Leftover, Names, PastUse, Query, TargetUse, UsageLine};
 use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
 use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
@@ -181,25 +181,39 @@ fn records_and_day_sums_agree_and_outlive_the_connection() {
     place.owner().append(&rows).unwrap();
     let mut db = place.owner();
     db.append(&[row(A, 3 * DAY + 11, "small", 8)]).unwrap();
-    let past = |id, model: &str, at, requests, tokens, cost_nano| PastUse {
+    let past = |id, model: &str, target: &str, at, requests, tokens, cost_nano| PastUse {
         key: key(id),
         group: Arc::default(),
         model: model.into(),
+        target: target.into(),
         at: Unix(at),
         requests,
         tokens,
         cost_nano,
     };
     let (third, fourth) = (3 * DAY, 4 * DAY);
-    let last = past(B, "small", fourth, 1, 19, 4000);
-    let sums = [past(A, "large", third, 1, 17, 2000), past(A, "small", third, 2, 39, 9000), last.clone()];
+    let last = past(B, "small", "", fourth, 1, 19, 4000);
+    let sums = [past(A, "large", "", third, 1, 17, 2000), past(A, "small", "", third, 2, 39, 9000), last.clone()];
     assert_eq!(db.day_sums(Unix(3 * DAY + 77)).unwrap(), sums);
     assert_eq!(db.day_sums(Unix(4 * DAY)).unwrap(), [last]);
+    let of_target = |target: &str, at, requests, tokens, cost_nano| TargetUse {
+        target: target.into(),
+        at: Unix(at),
+        requests,
+        tokens,
+        cost_nano,
+    };
+    let by_target = [
+        of_target("provider/large", third, 1, 17, 2000),
+        of_target("provider/small", third, 2, 39, 9000),
+        of_target("provider/small", fourth, 1, 19, 4000),
+    ];
+    assert_eq!(db.target_sums(Unix(3 * DAY)).unwrap(), by_target);
     let since = db.rows_since(Unix(3 * DAY + 9)).unwrap();
     let expected = [
-        past(A, "large", third + 9, 1, 17, 2000),
-        past(B, "small", fourth, 1, 19, 4000),
-        past(A, "small", third + 11, 1, 23, 8000),
+        past(A, "large", "provider/large", third + 9, 1, 17, 2000),
+        past(B, "small", "provider/small", fourth, 1, 19, 4000),
+        past(A, "small", "provider/small", third + 11, 1, 23, 8000),
     ];
     assert_eq!(since, expected);
     assert_eq!(db.count_rows().unwrap(), 4);

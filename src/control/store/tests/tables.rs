@@ -75,6 +75,7 @@ fn sums_separate_groups_endpoints_and_clients() {
     ];
     db.append(&rows).unwrap();
     let sum = |group: &str, requests, out: u64| PastUse {
+        target: Arc::default(),
         key: key(A),
         group: group.into(),
         model: "small".into(),

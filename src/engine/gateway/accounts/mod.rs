@@ -7,3 +7,4 @@ pub(crate) mod grants;
 pub(crate) mod ledger;
 pub(crate) mod lookups;
 pub(crate) mod plans;
+pub(crate) mod targets;

@@ -15,9 +15,10 @@ use crate::gateway::upkeep::budget_news::groups_read;
 use crate::gateway::upkeep::trouble::{JudgedTarget, Problem, by_target, health, judge};
 use crate::policy::catalog::{Model, Target};
 use crate::policy::cause::Cause;
+use crate::policy::config::target_limits::shown;
 use crate::policy::keys::KeyId;
-use crate::policy::meter::GroupStatus;
-use crate::policy::plan::Shorthand;
+use crate::policy::meter::{GroupStatus, LimitStatus, Whose};
+use crate::policy::plan::{PATH_SEPARATOR, Shorthand};
 use crate::policy::prices::{KEYS, price_text};
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
@@ -41,9 +42,10 @@ pub(crate) fn scrape(cx: &mut Cx, scrape: &mut Scrape, room: usize, out: &mut Ve
     let Scrape { gauges, position } = scrape;
     groups_read(cx);
     let budgets = cx.accounts.meter.budgets(cx.now.unix);
+    let limits = target_limits(cx);
     let models = cx.setup.config.catalog.models();
     let (stats, breakers, queues, now) = (&cx.report.stats, &cx.upstreams.breakers, &cx.upstreams.queues, cx.now.mono);
-    Sources { stats, gauges, breakers, queues, models, budgets, now }.write(position, room, out)
+    Sources { stats, gauges, breakers, queues, models, budgets, limits, now }.write(position, room, out)
 }
 
 /// Appends a member that is a number.
@@ -254,6 +256,7 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
 /// `GET /admin/v1/targets`: the targets of all models.
 pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
+    let accounts = target_limits(cx);
     let (unanswered, with_minutes) = (by_target((view.unanswered)()), part.wanted("minutes").is_some());
     // All requests are recorded from the first read on.
     cx.report.recorder.start(now.unix);
@@ -285,6 +288,7 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
                 out.push(b'}');
             });
             prices(model, target, out);
+            limits_of_target(target, &accounts, out);
             count(out, "served", standing.served);
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
@@ -296,6 +300,32 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
         }
     }
     part.end(out);
+}
+
+/// All limits of targets, providers and credentials.
+fn target_limits(cx: &mut Cx) -> Vec<LimitStatus> {
+    let mut all = Vec::new();
+    cx.accounts.targets.each(cx.now.unix, &mut |status| all.extend(status.all.iter().cloned()));
+    all
+}
+
+/// Appends the limits that attempts at a target count in.
+#[inline(never)]
+fn limits_of_target(target: &Target, all: &[LimitStatus], out: &mut Vec<u8>) {
+    let path = target.accounts.as_ref().map_or("", |accounts| &accounts.path);
+    let counts = |limit: &&LimitStatus| match &limit.whose {
+        Whose::Group(name) => path.split(PATH_SEPARATOR).any(|own| own == &**name),
+        Whose::Key | Whose::Plan(_) | Whose::Target(_) => false,
+    };
+    let own: Vec<LimitStatus> = all.iter().filter(counts).map(named).collect();
+    key(out, "limits");
+    write_limits(&own, out);
+}
+
+/// A limit of a target, a provider or a credential with the name that people read.
+fn named(limit: &LimitStatus) -> LimitStatus {
+    let name = if let Whose::Group(name) = &limit.whose { shown(name) } else { String::new() };
+    LimitStatus { whose: Whose::Target(name.into()), ..limit.clone() }
 }
 
 /// Appends the prices of a target in US dollars per million tokens, those of prompts below all thresholds; null without

@@ -67,6 +67,7 @@ impl Driver {
         providers.table.trim();
         cx.accounts.ledger.trim();
         cx.accounts.meter.trim();
+        cx.accounts.targets.trim();
         cx.commands.orders.trim();
         cx.connections.limits.trim();
         cx.upstreams.requests.trim();

@@ -27,16 +27,16 @@ impl Driver {
             return false;
         }
         for given in 0..GIVEN_MAX {
-            let (exchanges, breakers, now) = (&self.exchanges, &mut self.cx.upstreams.breakers, self.cx.now.mono);
-            let (setup, keys) = (&self.cx.setup, &self.cx.access.keys);
+            let (exchanges, breakers, now) = (&self.exchanges, &mut self.cx.upstreams.breakers, self.cx.now);
+            let (setup, keys, limits) = (&self.cx.setup, &self.cx.access.keys, &mut self.cx.accounts.targets);
             let look = |waiter: &Waiter| match exchanges.get(waiter.exchange) {
-                Some(one) => one.state.look_for_place(&one.job, breakers, keys, setup, now),
+                Some(one) => one.state.look_for_place(&one.job, breakers, keys, setup, (limits, now)),
                 None => Look::NotThis,
             };
-            let Some(id) = self.cx.upstreams.queues.next(look, now) else {
+            let Some(id) = self.cx.upstreams.queues.next(look, now.mono) else {
                 let when = |waiter: &Waiter| {
                     let exchange = exchanges.get(waiter.exchange);
-                    exchange.map_or(Mono::NEVER, |exchange| exchange.job.request.next_change(breakers, now))
+                    exchange.map_or(Mono::NEVER, |exchange| exchange.job.request.next_change(breakers, limits, now))
                 };
                 self.cx.upstreams.queues.set_wake(when);
                 return given > 0;

@@ -48,6 +48,8 @@ pub(crate) enum FaultKind {
     InStream(u16),
     /// Every target is at its concurrency limit.
     NoSlot,
+    /// The limits of every target, of its provider or its credential, have no room for the request.
+    NoRoom,
     /// The provider has asked for a pause, and the model has no other target.
     CoolingDown,
     /// The request's key holds its share of the slots with forms that are still arriving.
@@ -128,7 +130,11 @@ impl Fault {
             FaultKind::Account(_) => true,
             FaultKind::ClientCredential(_) => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoSlot | FaultKind::CoolingDown | FaultKind::KeySlots | FaultKind::Queue(_) => false,
+            FaultKind::NoRoom
+            | FaultKind::NoSlot
+            | FaultKind::CoolingDown
+            | FaultKind::KeySlots
+            | FaultKind::Queue(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -175,10 +181,10 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoSlot | FaultKind::CoolingDown | FaultKind::KeySlots | FaultKind::Queue(_) => {
+            FaultKind::NoRoom | FaultKind::NoSlot | FaultKind::CoolingDown | FaultKind::KeySlots => {
                 AttemptEnd::Abandoned
             }
-            FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
+            FaultKind::Queue(_) | FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
     }
@@ -219,6 +225,7 @@ impl Fault {
             FaultKind::Account(status) => return Cause::account(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoSlot => Cause::new("slots", ""),
+            FaultKind::NoRoom => Cause::new("slots", "limits"),
             FaultKind::CoolingDown => Cause::new("cooling down", "the provider asked to wait"),
             FaultKind::KeySlots => Cause::new("slots", "of this key"),
             FaultKind::Queue(why) => Cause::new("queue", why.what()),
@@ -241,6 +248,7 @@ impl Fault {
             FaultKind::Dial(DialError::Local(_)) => return Refusal::no_descriptors(),
             FaultKind::KeyBuffers => return Refusal::key_answers(),
             FaultKind::NoSlot => return Refusal::no_slot(),
+            FaultKind::NoRoom => return Refusal::no_room_at_targets(self.retry_after.unwrap_or(1)),
             FaultKind::CoolingDown => return Refusal::cooling_down(self.retry_after.unwrap_or(1)),
             FaultKind::KeySlots => return Refusal::key_slots(),
             FaultKind::Queue(why) => return why.refusal(self.retry_after.unwrap_or(1)),

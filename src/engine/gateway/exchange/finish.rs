@@ -5,7 +5,7 @@
 //!
 //! A request that has ended leaves its usage record, its part in the metrics, and its log line.
 
-use super::admit::cost::{Bill, is_priced};
+use super::admit::cost::{Bill, is_priced, own_amount};
 use super::admit::record::row_of;
 use super::admit::strict;
 use super::attempt::verdict::abandon;
@@ -16,6 +16,7 @@ use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::request::Asked;
 use super::state::{Body, Committing, Exchange, FinalOutput, State};
+use super::target_hold::leave_target;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};
@@ -219,6 +220,8 @@ impl RequestJob {
         let admitted = self.admitted.take()?;
         let bill = self.bill(&usage);
         let Bill { usage, cost_nano } = bill;
+        let own = own_amount(self, &usage, cost_nano);
+        leave_target(self, Some(own), cx);
         let group = cx.accounts.meter.path_text(&admitted.hold);
         let used = Amount { tokens: usage.total(), nano: cost_nano };
         if self.request.strict().is_some() {

@@ -6,6 +6,7 @@ use super::fault::{Fault, FaultKind};
 use super::request::Request;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
+use crate::gateway::exchange::room::{FullTargets, full_targets};
 use crate::gateway::provider::breaker::{Among, Choice, Flight, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::report::diagnosis::Diagnosis;
@@ -230,7 +231,7 @@ impl Attempt {
     /// Chooses the next target; false when none is left.
     #[inline]
     pub(super) fn choose(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        let choice = self.choice(request, draft, request.owner(cx), cx.now.mono);
+        let choice = self.choice(request, draft, cx);
         let Some(chosen) = cx.upstreams.breakers.choose(request.targets(), &choice) else { return false };
         self.aim(chosen);
         true
@@ -240,8 +241,12 @@ impl Attempt {
     #[cold]
     pub(super) fn without_target(&self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> Fault {
         let (owner, now) = (request.owner(cx), cx.now.mono);
+        let full = full_targets(request, &mut cx.accounts.targets, cx.now, Mono::NEVER);
+        let choice = self.choice_among(request, draft, owner, now, &full);
         let (targets, breakers) = (request.targets(), &mut cx.upstreams.breakers);
-        let choice = self.choice(request, draft, owner, now);
+        if full.bits != 0 && breakers.choose(targets, &Choice { full: 0, late: 0, ..choice }).is_some() {
+            return full.fault(cx.now.unix);
+        }
         let of_others = Choice { tried: 0, uploader: None, ..choice };
         if choice.uploader.is_some() && breakers.choose(targets, &of_others).is_some() {
             return FaultKind::KeySlots.into();
@@ -257,7 +262,25 @@ impl Attempt {
 
     /// Rule that chooses a target for the request among those that were not tried.
     #[inline]
-    pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, owner: u64, now: Mono) -> Choice {
+    pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> Choice {
+        let until = match request.model().and_then(|model| model.queue) {
+            Some(queue) => cx.now.mono.after(request.may_wait(queue.wait)),
+            None => Mono::NEVER,
+        };
+        let full = full_targets(request, &mut cx.accounts.targets, cx.now, until);
+        self.choice_among(request, draft, request.owner(cx), cx.now.mono, &full)
+    }
+
+    /// Like [`Attempt::choice`], if these targets are known to have no room.
+    #[inline]
+    pub(super) fn choice_among(
+        &self,
+        request: &Request,
+        draft: &OutgoingRequest,
+        owner: u64,
+        now: Mono,
+        full: &FullTargets,
+    ) -> Choice {
         let among = match request.model().map(|model| (model.balance, model.affinity)) {
             Some((Balance::LeastBusy, _)) => Among::LeastBusy,
             Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
@@ -265,13 +288,14 @@ impl Attempt {
         };
         let arrives = draft.scan.form().is_some_and(|form| !form.is_complete);
         let uploader = request.found.key.filter(|_| arrives);
-        Choice { tried: self.tried, needs: request.needs(), owner, among, uploader, now }
+        let (full, late) = (full.bits, full.late);
+        Choice { tried: self.tried, full, late, needs: request.needs(), owner, among, uploader, now }
     }
 
     /// Counts the attempt as in flight at its target, unless it is counted already.
     pub(super) fn take_slot(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
         if self.flight.is_none() {
-            let choice = self.choice(request, draft, request.owner(cx), cx.now.mono);
+            let choice = self.choice_among(request, draft, request.owner(cx), cx.now.mono, &FullTargets::default());
             let choice = Choice { tried: self.tried & !self.bit(), ..choice };
             self.flight = cx.upstreams.breakers.begin(request.targets(), self.target as usize, &choice);
         }
@@ -313,7 +337,7 @@ impl Attempt {
                 false => Err(self.without_target(request, draft, cx).refusal(&request.setup.config.upstream)),
             };
         };
-        let choice = Choice { tried: small, ..self.choice(request, draft, request.owner(cx), cx.now.mono) };
+        let choice = Choice { tried: small, ..self.choice(request, draft, cx) };
         match request.seek(&queue, &choice, Stage::New, cx) {
             Seek::Found(target) => self.aim(target),
             Seek::None => return Err(self.without_target(request, draft, cx).refusal(&request.setup.config.upstream)),

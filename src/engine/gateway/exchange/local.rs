@@ -248,6 +248,7 @@ pub(crate) fn write_limits(limits: &[LimitStatus], out: &mut Vec<u8>) {
             Whose::Key => ("key", None),
             Whose::Plan(_) => ("plan", None),
             Whose::Group(name) => ("group", Some(name)),
+            Whose::Target(name) => ("target", Some(name)),
         };
         out.extend_from_slice(scope.as_bytes());
         out.extend_from_slice(b"\",\"name\":");

@@ -40,8 +40,10 @@ mod mask;
 mod own_events;
 mod provider_error;
 mod request;
+mod room;
 mod spans;
 mod state;
+mod target_hold;
 mod transitions;
 
 pub(crate) use admit::authorize::Readiness;
@@ -52,6 +54,7 @@ pub(crate) use job::RequestJob;
 pub(crate) use request::Endpoint;
 pub(crate) use request::Request;
 pub(crate) use state::Exchange;
+pub(crate) use target_hold::target_hold;
 
 /// All requests.
 pub(crate) type Exchanges = Slots<Exchange, ExchangeName>;

@@ -28,6 +28,8 @@ pub struct Start {
     /// Usage settled per key, path and UTC day (its first moment), since the beginning of the longest period,
     /// preferably for the last [`crate::policy::meter::DAYS_KEPT`] days.
     pub days: Vec<Past>,
+    /// Usage settled per target and UTC day, since then; empty if no target has limits.
+    pub target_days: Vec<PastOfTarget>,
     /// Requests since the beginning of the longest window. Their usage is in `days` too.
     pub recent: Vec<Past>,
     /// Time of admission of the newest usage record; the clock must not be more than five minutes behind it.
@@ -62,4 +64,19 @@ pub struct Past {
     pub requests: u64,
     /// Model of the requests.
     pub model: Arc<str>,
+    /// Target that answered, of a single request.
+    pub target: Arc<str>,
+}
+
+/// Usage of a target on one UTC day.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PastOfTarget {
+    /// Label of the target.
+    pub target: Arc<str>,
+    /// First moment of the day.
+    pub at: Unix,
+    /// Amount used.
+    pub used: Amount,
+    /// Number of requests.
+    pub requests: u64,
 }

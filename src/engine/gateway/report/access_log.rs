@@ -10,7 +10,7 @@ use crate::gateway::client::response::{ISO_LEN, RequestId};
 use crate::gateway::provider::credential::ClientCredential;
 use crate::policy::counters::PHASES;
 use crate::policy::keys::Key;
-use crate::policy::meter::StrictReservation;
+use crate::policy::meter::{StrictReservation, TargetShare};
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
@@ -36,6 +36,8 @@ pub(crate) struct ClientAttribution {
     pub(crate) credential: Option<ClientCredential>,
     /// Content type of an answer without events, as its provider sends it.
     pub(crate) answer_type: Option<Box<str>>,
+    /// What the request reserves of the limits of its targets.
+    pub(crate) reserved: TargetShare,
     /// Images that the request may get, or milliseconds of its audio: what is reserved, and charged if the provider
     /// does not report it.
     pub(crate) units: u32,

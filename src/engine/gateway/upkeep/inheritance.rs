@@ -32,6 +32,7 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
         let hold = cx.accounts.meter.adopt(payer, cx.now.unix, row.admitted, Amount::default());
         cx.accounts.meter.settle(hold, row.amount());
     }
+    cx.accounts.targets.count(&row.target, cx.now.unix, row.admitted, row.amount());
     cx.tell_of_budgets();
     let number = cx.give_row(row);
     cx.lifecycle.inheritance.rows.push_back(number);
@@ -46,7 +47,7 @@ pub(crate) fn predecessor_left(cx: &mut Cx) {
         out.extend_from_slice(lost.len().to_string().as_bytes());
     });
     for (_, hold) in lost {
-        cx.accounts.meter.refund(hold);
+        cx.accounts.meter.settle(hold, Amount::default());
     }
 }
 

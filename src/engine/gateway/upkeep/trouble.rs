@@ -180,7 +180,8 @@ fn is_still_tried(target: &Target, cx: &mut Cx) -> bool {
     let (setup, now, breakers) = (cx.setup.clone(), cx.now.mono, &mut cx.upstreams.breakers);
     // Pauses between trials do not matter here.
     let stated = std::mem::take(&mut breakers.stated_until);
-    let least = Choice { tried: 0, needs: LEAST, owner: 0, among: Among::Turns, uploader: None, now };
+    let among = Among::Turns;
+    let least = Choice { tried: 0, full: 0, late: 0, needs: LEAST, owner: 0, among, uploader: None, now };
     let is_tried = setup.config.catalog.models().iter().any(|model| {
         let (targets, at) = (&model.targets, model.targets.iter().position(|one| one.seed == target.seed));
         at.is_some()

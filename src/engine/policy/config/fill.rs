@@ -4,9 +4,11 @@
 use super::document::Config;
 use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
+use super::target_limits::set_accounts;
 use crate::base::hash::mix_bytes;
 use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, IndexByName, Model, SHARE, Target, context_text};
 use crate::policy::discover::{Discover, DiscoveredModel, Listed};
+use crate::policy::plan::caps::Caps;
 use crate::policy::upstream_limits::Timeouts;
 use crate::wire::ModelEndpoint;
 use std::sync::Arc;
@@ -107,12 +109,15 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         context,
         slots: 0,
         prices: None,
+        caps: Caps::default(),
+        accounts: None,
         limits: provider.limits,
     };
-    let targets = match provider.credentials.len() {
+    let mut targets = match provider.credentials.len() {
         0 | 1 => vec![target],
         _ => by_credential(&target, provider),
     };
+    targets.iter_mut().for_each(|target| set_accounts(target, provider));
     Model {
         name: id.to_string(),
         owned_by: provider.name.to_string(),
@@ -128,6 +133,7 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         units: Default::default(),
         priced: false,
         priced_by_target: false,
+        limited: targets.iter().any(|target| target.accounts.is_some()),
         unused_prices: Vec::new(),
         client_credential: false,
         checked: true,

@@ -24,6 +24,7 @@ mod providers;
 mod proxy;
 mod server;
 mod store;
+pub mod target_limits;
 mod telemetry;
 
 pub use super::settings::reader::{ConfigError, ENTRIES_MAX, Source};

@@ -3,12 +3,14 @@
 use super::params;
 use super::prices::{self, WrittenList};
 use super::providers::{Auth, Credential, Declared, Provider};
+use super::target_limits;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
     is_bad, is_id, with_quarter,
 };
+use crate::policy::plan::caps::Entries;
 use crate::policy::prices::{TargetPrices, WrittenPrices};
 use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::{Kind, OneOf};
@@ -68,6 +70,7 @@ pub(super) fn read(
         models.extend(model);
     }
     check_aliases(reader, &ids, &aliases);
+    target_limits::set_all(reader, top.place("models").unwrap_or(top.start()), &mut models, providers);
     (models, ids)
 }
 
@@ -143,6 +146,7 @@ fn read_one(
         units: priced.own.units,
         priced: priced.everywhere,
         priced_by_target: targets.iter().any(|target| target.prices.is_some()),
+        limited: false,
         unused_prices: priced.unused,
         client_credential,
         checked: client_credential || !priced.everywhere || priced.by_minute,
@@ -345,8 +349,7 @@ fn read_targets(
     limits: &UpstreamLimits,
 ) -> Vec<(Target, WrittenList)> {
     let Some(field) = reader.required(s, "targets") else { return Vec::new() };
-    let (at, path) = (field.start(), field.path.clone());
-    let was_array = field.is_array();
+    let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
     let items = reader.items(field, TARGETS_MAX);
     if items.is_empty() && was_array {
         reader.report(at, path.clone(), "at least one target is needed");
@@ -370,6 +373,7 @@ fn read_targets(
         let concurrency = integer(reader, t, "concurrency", 0, 0..=1_000_000) as u32;
         let own = t.take("context").and_then(|field| ContextSize.read(reader, field));
         let prices = prices::read(reader, t);
+        let caps = t.take("limits").and_then(|field| Entries.read(reader, field)).unwrap_or_default();
         table.finish(reader);
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
         let Some(Declared { name: Some(name), provider: known, .. }) = providers.get(provider) else { continue };
@@ -389,6 +393,8 @@ fn read_targets(
             slots: concurrency,
             prices: None,
             limits,
+            caps,
+            accounts: None,
         };
         match known {
             Some(provider) if provider.credentials.len() > 1 => {

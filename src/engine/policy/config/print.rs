@@ -8,8 +8,9 @@ use super::server::{DERIVED, Server};
 use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, context_text};
 use crate::policy::discover::Discover;
 use crate::policy::plan::Group;
+use crate::policy::plan::caps::{Caps, Entries};
 use crate::policy::prices::{self, ModelPrices, PriceOf, PriceTier, TargetPrices, price_text};
-use crate::policy::settings::kinds::Shown;
+use crate::policy::settings::kinds::{Kind, Shown};
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
 use crate::policy::upstream_limits::Timeouts;
@@ -123,10 +124,12 @@ fn provider(page: &mut ConfigText, provider: &Provider) {
             page.line("# api_key: none, no credential is sent");
             page.line("# api_keys: none");
         }
-        [one] if one.weight == 1 => page.key("api_key", one.secret.origin()),
+        [one] if one.weight == 1 && one.caps.is_empty() => page.key("api_key", one.secret.origin()),
         several => {
-            let listed =
-                several.iter().map(|one| format!("{{ {}, weight = {} }}", one.secret.origin().members(), one.weight));
+            let listed = several.iter().map(|one| {
+                let limits = own_limits(&one.caps);
+                format!("{{ {}, weight = {}{limits} }}", one.secret.origin().members(), one.weight)
+            });
             page.key("api_keys", format_args!("[{}]", listed.collect::<Vec<_>>().join(", ")));
         }
     }
@@ -165,6 +168,7 @@ fn provider(page: &mut ConfigText, provider: &Provider) {
         None => page.line("# discover: none"),
     }
     page.rows(&provider.limits);
+    page.shown("limits", Entries.shown(&provider.caps));
 }
 
 #[inline]
@@ -198,11 +202,12 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
             format!(
                 "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {}, \
-                 context = {}{} }}",
+                 context = {}{}{} }}",
                 quoted(provider),
                 target.concurrency,
                 quoted(&context_text(target.context)),
-                target.prices.as_deref().map_or(String::new(), own_prices)
+                target.prices.as_deref().map_or(String::new(), own_prices),
+                own_limits(&target.caps)
             )
         })
         .collect();
@@ -235,6 +240,14 @@ fn tiered(prices: &ModelPrices, of: PriceOf) -> String {
     match &*prices.tiers {
         [] => base,
         tiers => format!("{{ \"0\" = {base}{} }}", tiers.iter().map(tier).collect::<String>()),
+    }
+}
+
+/// Limits as a further key of a table.
+fn own_limits(caps: &Caps) -> String {
+    match Entries.shown(caps) {
+        Shown::Value(value) if !caps.is_empty() => format!(", limits = {value}"),
+        _ => String::new(),
     }
 }
 

@@ -4,6 +4,7 @@ use super::base_url::{Base, parse_base};
 use super::proxy::{self, Proxy};
 use crate::base::words::words;
 use crate::policy::discover::{Discover, Listed};
+use crate::policy::plan::caps::{Caps, Entries};
 use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
@@ -106,6 +107,8 @@ pub struct Credential {
     pub secret: Secret,
     /// Share among the credentials of the provider.
     pub weight: u32,
+    /// Limits of requests with it.
+    pub caps: Caps,
 }
 
 /// Credentials of one provider.
@@ -187,6 +190,11 @@ pub struct Provider {
     pub listed: Vec<Listed>,
     /// Deadlines and bounds of this provider.
     pub limits: UpstreamLimits,
+    /// Limits of all requests to the provider, such as those that it sets itself: entries as in
+    /// [`limits`](plans.md#limits) of a plan; `models` are upstream names. A credential in `api_keys` may have `limits`
+    /// of its own. A request is sent only if its whole reservation fits; otherwise Tollgate uses the next target.
+    #[doc(alias = "limits")]
+    pub caps: Caps,
 }
 
 impl Provider {
@@ -217,6 +225,7 @@ impl Provider {
             discover: None,
             listed: Vec::new(),
             limits: UpstreamLimits::default(),
+            caps: Caps::default(),
         }
     }
 
@@ -380,6 +389,7 @@ fn read_one(
     check_auth(reader, s, &auth);
     let mut limits = *limits;
     limits.read(reader, s, max_buffered);
+    let caps = s.take("limits").and_then(|field| Entries.read(reader, field)).unwrap_or_default();
     let (name, shape, base) = (name?, shape?, base?);
     let (base_url, path) = paths(shape, &base);
     Some(Provider {
@@ -406,6 +416,7 @@ fn read_one(
         discover,
         listed: Vec::new(),
         limits,
+        caps,
     })
 }
 
@@ -478,16 +489,26 @@ fn read_credentials(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<Credent
         reader.error(list, "expected either api_key or api_keys");
     }
     let Some(list) = several else {
-        let found = one.and_then(|field| reader.credential(field, false));
-        return found.map(|(secret, weight)| Credential { secret, weight }).into_iter().collect();
+        let found = one.and_then(|field| reader.credential(field, None));
+        return found
+            .map(|(secret, weight)| Credential { secret, weight, caps: Caps::default() })
+            .into_iter()
+            .collect();
     };
     let (at, path, was_array) = (list.start(), list.path.clone(), list.is_array());
     let items = reader.items(list, CREDENTIALS_MAX);
     if items.is_empty() && was_array {
         reader.report(at, path, "at least one credential is needed");
     }
-    let read = items.into_iter().filter_map(|item| reader.credential(item, true));
-    read.map(|(secret, weight)| Credential { secret, weight }).collect()
+    let read = items.into_iter().filter_map(|item| {
+        let mut caps = Caps::default();
+        let mut take_limits = |reader: &mut Reader<'_>, s: &mut Section<'_>| {
+            caps = s.take("limits").and_then(|field| Entries.read(reader, field)).unwrap_or_default();
+        };
+        let (secret, weight) = reader.credential(item, Some(&mut take_limits))?;
+        Some(Credential { secret, weight, caps })
+    });
+    read.collect()
 }
 
 #[inline]

@@ -149,6 +149,12 @@ impl MeterAccount {
         self.counts_of(open.model.as_deref()).for_each(|(span, count)| count.windows.adopt(open, span));
     }
 
+    /// Ends a request that does not count after all.
+    pub(super) fn cancel(&mut self, open: &Open) {
+        self.running = self.running.saturating_sub(1);
+        self.counts_of(open.model.as_deref()).for_each(|(_, count)| count.windows.cancel(open));
+    }
+
     /// Ends a request with `used`. It counts in the windows of its admission.
     #[inline]
     pub(super) fn end(&mut self, open: &Open, used: Amount) {

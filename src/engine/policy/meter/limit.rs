@@ -20,6 +20,8 @@ pub enum Whose {
     Key,
     /// The group with this name, for all keys in it and below it.
     Group(Arc<str>),
+    /// The target, provider or credential with this name, for all requests.
+    Target(Arc<str>),
 }
 
 /// Reason of a refusal by a limit.
@@ -77,7 +79,7 @@ impl Limit {
         let (before, name, after) = match &self.whose {
             Whose::Plan(name) => ("plan `", &**name, "`"),
             Whose::Key => ("this key", "", ""),
-            Whose::Group(name) => ("group `", &**name, "`"),
+            Whose::Group(name) | Whose::Target(name) => ("group `", &**name, "`"),
         };
         let (of_models, models) = models.text().map_or(("", ""), |models| (" and models ", &**models));
         let (per, total, is_money) = (&*per.words(), &*total.to_string(), *resource == Resource::Budget);

@@ -11,8 +11,8 @@ mod leases;
 mod limit;
 mod quota;
 mod replacing;
-mod strict;
 mod tree;
+mod whole;
 mod windows;
 
 pub use account::DAYS_KEPT;
@@ -22,7 +22,7 @@ pub use leases::AskedLimits;
 pub use limit::{Limit, LimitReason, Whose};
 pub use quota::{LimitStatus, QuotaStatus};
 pub use replacing::Replacing;
-pub use strict::StrictReservation;
+pub use whole::{StrictReservation, TargetShare};
 pub use windows::{Amount, Lease, LeasePart, Open, PathIx, Restored, SharedCounts};
 
 use super::keys::KeyIx;
@@ -287,11 +287,6 @@ impl Meter {
                 tell(&mut node.account, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
             });
         }
-    }
-
-    /// Ends a request that used nothing. It stays counted as a request.
-    pub fn refund(&mut self, hold: Hold) {
-        self.settle(hold, Amount::default());
     }
 
     /// Budgets of configured groups, with the name of the group and the amount used.

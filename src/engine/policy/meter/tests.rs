@@ -55,7 +55,7 @@ fn a_limit_of_n_requests_admits_exactly_n_in_a_window() {
     assert_eq!((named(&limit), limit.cap.total, limit.retry_after), (Shorthand::Requests, 3, 50));
     assert_eq!(limit.reset, at("2026-11-20T09:01:00Z"));
     let hold = meter.admit(by(&plan), at("2026-11-20T09:01:00Z"), amount(5)).unwrap();
-    meter.refund(hold);
+    meter.settle(hold, Amount::default());
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn refused_requests_do_not_count_and_refunded_requests_do() {
         assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(Shorthand::Concurrency));
     }
     assert_eq!(meter.standing(by(&plan), now).remaining_requests, 1);
-    meter.refund(hold);
+    meter.settle(hold, Amount::default());
     let hold = meter.admit(by(&plan), now, amount(0)).unwrap();
-    meter.refund(hold);
+    meter.settle(hold, Amount::default());
     assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(Shorthand::Requests));
 }
 
@@ -83,7 +83,7 @@ fn a_concurrency_limit_of_n_admits_exactly_n_and_frees_slots_in_any_order() {
     meter.settle(holds.swap_remove(1), amount(7));
     holds.push(meter.admit(by(&plan), now, amount(1)).unwrap());
     assert_eq!(kind(meter.admit(by(&plan), now, amount(1))), Some(Shorthand::Concurrency));
-    holds.into_iter().for_each(|hold| meter.refund(hold));
+    holds.into_iter().for_each(|hold| meter.settle(hold, Amount::default()));
     assert_eq!(meter.open_holds(), 0);
 }
 
@@ -93,7 +93,7 @@ fn a_running_request_keeps_its_slot_in_later_windows() {
     let mut meter = Meter::new();
     let hold = meter.admit(by(&plan), at("2026-11-20T09:00:59Z"), amount(0)).unwrap();
     assert_eq!(kind(meter.admit(by(&plan), at("2026-12-20T09:00:59Z"), amount(0))), Some(Shorthand::Concurrency));
-    meter.refund(hold);
+    meter.settle(hold, Amount::default());
     assert!(meter.spent(by(&plan), at("2026-12-20T09:00:59Z")).is_ok());
 }
 
@@ -212,7 +212,7 @@ fn keys_do_not_share_counters() {
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     for key in [KeyIx(7), KeyIx(0), KeyIx(3)] {
         let hold = meter.admit(Payer { key, ..by(&plan) }, now, amount(0)).unwrap();
-        meter.refund(hold);
+        meter.settle(hold, Amount::default());
         assert_eq!(kind(meter.admit(Payer { key, ..by(&plan) }, now, amount(0))), Some(Shorthand::Requests));
     }
 }
@@ -321,7 +321,7 @@ fn random_clock_jumps_and_plan_changes_neither_lose_nor_double_a_token() {
                 _ => open.push(meter.admit(by(&plan), now, amount(rng.below(300))).unwrap()),
             }
         }
-        open.into_iter().for_each(|hold| meter.refund(hold));
+        open.into_iter().for_each(|hold| meter.settle(hold, Amount::default()));
         let account = meter.accounts.entry(0);
         let reserved = account.counts.iter().map(|count| count.windows.present.reserved);
         assert_eq!((account.running, reserved.fold(amount(0), Amount::plus)), (0, amount(0)), "seed {seed}");
@@ -443,7 +443,7 @@ fn each_limit_is_named_in_its_message() {
         let hold = meter.admit(by(&plan), now, amount(1)).unwrap();
         let limit = meter.admit(by(&plan), now, amount(1)).unwrap_err();
         assert!(limit.message().contains(words), "{}", limit.message());
-        meter.refund(hold);
+        meter.settle(hold, Amount::default());
     }
 }
 
@@ -473,7 +473,7 @@ fn the_stated_bound_holds_for_random_traffic() {
             assert!(used <= plan.tokens - 1 + last + excess, "seed {seed}");
             assert_eq!(meter.standing(by(&plan), now).used, used);
         }
-        open.into_iter().for_each(|(hold, _)| meter.refund(hold));
+        open.into_iter().for_each(|(hold, _)| meter.settle(hold, Amount::default()));
         assert_eq!(meter.open_holds(), 0);
         // No reservation remains, so only settled use can cause a refusal now.
         assert_eq!(meter.spent(by(&plan), now).is_err(), used >= plan.tokens);
@@ -550,7 +550,7 @@ fn a_bound_is_reserved_unless_it_could_decide_the_admission() {
     );
     let three = meter.admit(by(&plan), now, amount(310)).unwrap();
     assert!(meter.spent(by(&plan), now).is_err());
-    [one, two, three].into_iter().for_each(|hold| meter.refund(hold));
+    [one, two, three].into_iter().for_each(|hold| meter.settle(hold, Amount::default()));
     let lost = meter.admit_bounded(by(&plan), now, amount(400)).unwrap();
     drop(lost);
     meter.reclaim(|_| false);
@@ -595,8 +595,8 @@ fn late_and_immediate_counting_admit_the_same_requests() {
             }
         }
         for (first, second, _) in open {
-            at_once.refund(first);
-            late.refund(second);
+            at_once.settle(first, Amount::default());
+            late.settle(second, Amount::default());
         }
         assert_eq!(at_once.standing(by(&plan), now), late.standing(by(&plan), now));
         assert!(!late.is_bounded(KEY, PathIx::NONE));

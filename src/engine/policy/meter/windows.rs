@@ -437,6 +437,15 @@ impl Windows {
         }
     }
 
+    /// Ends a request that does not count after all. In a window that has been left it stays counted as a request.
+    pub(super) fn cancel(&mut self, open: &Open) {
+        let present = &mut self.present;
+        if present.entered <= open.admitted && open.admitted < present.bounds.1 {
+            present.requests = present.requests.saturating_sub(1).max(present.from_others.requests);
+            present.reserved = present.reserved.minus(open.reserved);
+        }
+    }
+
     /// Ends a request with `used`.
     #[inline]
     pub(super) fn end(&mut self, open: &Open, span: &LimitSpan, used: Amount) {

@@ -153,6 +153,9 @@ pub fn variables(text: &str) -> Vec<String> {
     names.into_iter().collect()
 }
 
+/// Reads the settings of a credential in a list that are not about its secret.
+pub type ListedSettings<'a> = &'a mut dyn FnMut(&mut Reader<'_>, &mut Section<'_>);
+
 impl Reader<'_> {
     /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused, and
     /// errors must never repeat it.
@@ -174,15 +177,19 @@ impl Reader<'_> {
     }
 
     /// A provider's credential, which a program may also print: `{ command = ["path", "argument"], refresh = "45m" }`.
-    /// Returns it with its weight, which only a credential in a list has.
+    /// Returns it with its weight, which only a credential in a list has. `more` reads the other settings of such a
+    /// one.
     #[inline]
-    pub fn credential(&mut self, field: Field<'_>, listed: bool) -> Option<(Secret, u32)> {
+    pub fn credential(&mut self, field: Field<'_>, more: Option<ListedSettings<'_>>) -> Option<(Secret, u32)> {
         let (at, path) = (field.start(), field.path.clone());
         let mistakes = self.mistakes();
         let mut table = self.reference(field, " or { command = [\"path\"] }")?;
         let (env, file, command) = (table.take("env"), table.take("file"), table.take("command"));
         let refresh = table.take("refresh");
-        let weight = if listed { table.take("weight") } else { None };
+        let weight = if more.is_some() { table.take("weight") } else { None };
+        if let Some(more) = more {
+            more(self, &mut table);
+        }
         table.finish(self);
         let weight = weight.map_or(Some(1), |field| self.integer(&field, &WEIGHTS));
         if let (Some(refresh), None) = (&refresh, &command) {

@@ -14,8 +14,9 @@ use crate::gateway::exchange::fault::{Fault, FaultKind};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
 use crate::gateway::exchange::state::Body;
+use crate::gateway::exchange::target_hold::leave_target;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::Model;
+use crate::policy::catalog::{Model, Target};
 use crate::policy::config::Config;
 use crate::policy::meter::{Amount, Meter, Payer, StrictReservation};
 use crate::policy::prices::{ModelPrices, UnitPrices};
@@ -60,6 +61,12 @@ fn cost_nano(job: &RequestJob, usage: &Usage) -> u64 {
         nano = nano.saturating_add(units.cost_nano(passthrough, own.requests.into(), own.basis.of_prices().1.into()));
     }
     nano.min(ROW_COST_MAX)
+}
+
+/// What the last attempt has used, of the charge for all.
+pub(crate) fn own_amount(job: &RequestJob, usage: &Usage, cost_nano: u64) -> Amount {
+    let (earlier, nano) = job.notes.0.as_ref().map_or((0, 0), |notes| (notes.spent.total(), notes.spent_nano));
+    Amount { tokens: usage.total(), nano: cost_nano }.minus(Amount { tokens: earlier, nano })
 }
 
 /// True if the cost of this usage is known: its provider has stated it, or each target has prices.
@@ -242,6 +249,8 @@ impl RequestJob {
             _ => UsageSource::Partial,
         };
         let usage = with_spent(self, Usage { source, ..self.used(observed, end) });
+        let spent_nano = cost_nano(self, &usage.bounded());
+        leave_target(self, Some(own_amount(self, &usage, spent_nano)), call.cx);
         spend(self, usage);
         settle_attempt(self);
     }
@@ -358,32 +367,37 @@ impl Request {
         message: &ClientMessage,
     ) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
-        let fields = draft.scan.fields();
-        let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
-        let mut completion = answer_tokens(model, fields, None);
-        let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
-        if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short || fields.predicts() {
-            let beside = self.beside(model, fields, message);
-            // The members that the configuration writes are read with each prompt.
-            prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
-            completion = answer_tokens(model, fields, Some(&beside));
-        }
+        let (prompt, completion) = most_tokens(self, model, prompt, draft, message);
         let is_limited = payer.is_some_and(|payer| payer.path.is_some() || payer.plan.has_budget());
-        let nano = if is_limited { self.most_nano(model, prompt, completion, Some(fields)) } else { 0 };
+        let nano = if is_limited { self.most_nano(model, prompt, completion, Some(draft.scan.fields())) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
+    }
+
+    /// What the request may use at most at each of its targets.
+    #[cold]
+    pub(crate) fn needs_at_targets(
+        &self,
+        prompt: u64,
+        draft: &OutgoingRequest,
+        message: &ClientMessage,
+    ) -> Box<[Amount]> {
+        let Some(model) = self.model() else { return Box::default() };
+        let (prompt, completion) = most_tokens(self, model, prompt, draft, message);
+        let tokens = prompt.saturating_add(completion);
+        let need = |target: &Target| {
+            let lists = model.prices_at(Some(target));
+            Amount { tokens, nano: nano_at(self, lists, prompt, completion, Some(draft.scan.fields())) }
+        };
+        self.targets_of(model).iter().map(need).collect()
     }
 
     /// Highest possible cost at the most expensive target. `fields`: those of a request, whose units count, too.
     pub(super) fn most_nano(&self, model: &Model, prompt: u64, completion: u64, fields: Option<&Fields>) -> u64 {
-        let at = |prices: &ModelPrices, units: &UnitPrices| {
-            let of_units = fields.filter(|_| !units.is_empty()).map_or(0, |fields| self.most_units(units, fields));
-            most_nano(prompt, completion, prices).saturating_add(of_units).min(ROW_COST_MAX)
-        };
         if !model.priced_by_target {
-            return at(&model.prices, &model.units);
+            return nano_at(self, (&model.prices, &model.units), prompt, completion, fields);
         }
         let of_each = self.targets_of(model).iter().map(|target| model.prices_at(Some(target)));
-        of_each.map(|(prices, units)| at(prices, units)).max().unwrap_or(0)
+        of_each.map(|lists| nano_at(self, lists, prompt, completion, fields)).max().unwrap_or(0)
     }
 
     /// Highest possible cost of the request itself and of the images that it requests.
@@ -459,6 +473,40 @@ impl Request {
         let key = self.found.key.ok_or_else(Refusal::internal)?;
         Ok(Payer { model: self.model().map(|model| &model.id), ..access.payer(key, config)? })
     }
+}
+
+/// Prompt and completion tokens that the request may use at most.
+#[inline]
+fn most_tokens(
+    request: &Request,
+    model: &Model,
+    prompt: u64,
+    draft: &OutgoingRequest,
+    message: &ClientMessage,
+) -> (u64, u64) {
+    let fields = draft.scan.fields();
+    let mut prompt = prompt.min(model.prompt_max().saturating_mul(fields.prompts()));
+    let mut completion = answer_tokens(model, fields, None);
+    let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
+    if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short || fields.predicts() {
+        let beside = request.beside(model, fields, message);
+        // The members that the configuration writes are read with each prompt.
+        prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
+        completion = answer_tokens(model, fields, Some(&beside));
+    }
+    (prompt, completion)
+}
+
+/// Highest possible cost at these prices.
+fn nano_at(
+    request: &Request,
+    (prices, units): (&ModelPrices, &UnitPrices),
+    prompt: u64,
+    completion: u64,
+    fields: Option<&Fields>,
+) -> u64 {
+    let of_units = fields.filter(|_| !units.is_empty()).map_or(0, |fields| request.most_units(units, fields));
+    most_nano(prompt, completion, prices).saturating_add(of_units).min(ROW_COST_MAX)
 }
 
 /// Tokens that the answer to a request for `model` may take; for several answers, all of them. `beside`: bytes that

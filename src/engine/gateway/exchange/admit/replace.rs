@@ -22,7 +22,7 @@ fn reason(asked: &str, of: &Replacing) -> Box<str> {
     let scope = match of.whose {
         Whose::Key => "key",
         Whose::Plan(_) => "plan",
-        Whose::Group(_) => "group",
+        Whose::Group(_) | Whose::Target(_) => "group",
     };
     let text = ["exhausted; asked=\"", asked, "\"; limit=\"", &of.limit.name(), "\"; scope=\"", scope, "\""].concat();
     text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()

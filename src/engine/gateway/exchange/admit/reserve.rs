@@ -9,6 +9,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{DriverCall, Effect};
 use crate::gateway::exchange::job::{Admitted, RequestJob};
 use crate::gateway::exchange::request::{Asked, Request};
+use crate::gateway::exchange::room::note_needs;
 use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, Reserving, State};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, AskedLimits, Release, Ruling, Use, Wish};
@@ -110,7 +111,7 @@ impl Reserving {
             let reserving = Reserving::put(question, Some(draft), call);
             return NextStep::Enter(State::Reserving(reserving), Effect::Rearm);
         }
-        let hold = match call.cx.accounts.meter.admit_strictly(payer, now, need) {
+        let hold = match call.cx.accounts.meter.admit_whole(payer, now, need) {
             Ok(hold) => hold,
             Err(limit) => return instead_of(&limit, job, draft, need, call),
         };
@@ -245,7 +246,8 @@ impl RequestJob {
     /// counted.
     fn admit_bounded(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> bool {
         let is_whole = self.request.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
-        if !is_whole || call.cx.is_shared() || self.request.relays_media() {
+        let is_limited = self.request.model().is_some_and(|model| model.limited);
+        if !is_whole || is_limited || call.cx.is_shared() || self.request.relays_media() {
             return false;
         }
         let most = draft.scan.prompt_tokens_max() + self.request.unknown_tokens(draft, &call.message);
@@ -283,6 +285,7 @@ impl RequestJob {
         let prompt_counted = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
         self.request.asked = Some(Asked { prompt: prompt_counted, ..asked });
         let estimate = self.request.amount(prompt, draft, call);
+        note_needs(&mut self.request, prompt, draft, &call.message);
         if let Some(admitted) = &self.admitted {
             call.cx.accounts.meter.count(&admitted.hold, estimate);
         }

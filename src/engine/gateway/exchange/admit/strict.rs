@@ -132,7 +132,7 @@ fn bound_within(
     };
     let least = request.setup.config.server.strict_min_tokens.min(want);
     if !fits(least) {
-        let limit = meter.has_room(payer, now, reserved(least).amount()).err();
+        let limit = meter.has_room(payer, now, reserved(least).amount(), true).err();
         return Err(limit.map_or(NoBound::Refused(Refusal::internal()), |limit| NoBound::Full(Box::new(limit))));
     }
     // The largest bound that the limits pay for.
@@ -175,7 +175,7 @@ fn reserve_again(job: &mut RequestJob, fault: &Fault, cx: &mut Cx) -> bool {
     let (meter, more) = (&mut cx.accounts.meter, strict.amount());
     // A shared ledger knows only one reservation of the request.
     let Some(admitted) = job.admitted.as_ref().filter(|admitted| admitted.lease.is_none()) else { return false };
-    let has_room = meter.has_room(payer, cx.now.unix, more).is_ok();
+    let has_room = meter.has_room(payer, cx.now.unix, more, false).is_ok();
     if has_room {
         meter.extend(&admitted.hold, more);
         promise(job, NO_EXCHANGE, cx);

@@ -13,7 +13,9 @@ use crate::gateway::exchange::fault::{Fault, FaultKind};
 use crate::gateway::exchange::job::Attempt;
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
+use crate::gateway::exchange::room::full_targets;
 use crate::gateway::exchange::state::{Answering, AttemptStage, Attempting, Draft, NextStep, Outgoing, State};
+use crate::gateway::exchange::target_hold::leave_target;
 use crate::policy::catalog::Target;
 use crate::policy::config::Origin;
 use std::sync::Arc;
@@ -88,6 +90,7 @@ impl RequestJob {
     pub(crate) fn attempt_failed(&mut self, draft: Outgoing, fault: Box<Fault>, cx: &mut Cx) -> NextStep {
         let limit = self.target().map_or(1, |target| target.limits.attempts);
         self.target_failed(&fault, cx);
+        leave_target(self, None, cx);
         if !fault.asks_for_rest() {
             self.attempt.tried |= self.attempt.siblings(&self.request);
         }
@@ -160,7 +163,10 @@ impl RequestJob {
     /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
     /// first cool-down.
     pub(crate) fn give_up(&self, draft: Outgoing, mut fault: Box<Fault>, cx: &mut Cx) -> NextStep {
-        if fault.asks_for_rest() || fault.retry_after.is_some() {
+        if fault.kind == FaultKind::NoRoom {
+            let full = full_targets(&self.request, &mut cx.accounts.targets, cx.now, Mono::NEVER);
+            fault.retry_after = full.fault(cx.now.unix).retry_after;
+        } else if fault.asks_for_rest() || fault.retry_after.is_some() {
             let (now, owner) = (cx.now.mono, self.request.owner(cx));
             let (request, breakers) = (&self.request, &mut cx.upstreams.breakers);
             let again = breakers.there_again(request.targets(), self.attempt.tried, &request.needs(), owner, now);

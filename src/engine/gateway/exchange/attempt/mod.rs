@@ -15,6 +15,7 @@ use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
 use crate::base::limits::SEND_SLICE;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
+use crate::gateway::exchange::target_hold::reserve;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
@@ -32,10 +33,12 @@ impl Attempting {
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
         let pauses = call.cx.upstreams.breakers.stated_until > call.cx.now.mono;
-        let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0 || pauses);
+        let may_change =
+            |target: &&Target| targets.len() > 1 || target.slots > 0 || pauses || target.accounts.is_some();
+        let target = job.target().filter(may_change);
         let has_changed = target.is_some_and(|target| {
-            let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
-            !call.cx.upstreams.breakers.is_free(target, &choice)
+            let choice = job.attempt.choice(&job.request, &draft, call.cx);
+            !choice.has_room(job.attempt.target as usize) || !call.cx.upstreams.breakers.is_free(target, &choice)
         });
         if has_changed {
             let fresh = job.attempt.fresh();
@@ -61,6 +64,9 @@ impl Attempting {
 
     /// Begins an attempt at the chosen target, whose body has been written.
     pub(super) fn begin(job: &mut RequestJob, draft: Outgoing, cx: &mut Cx) -> NextStep {
+        if !reserve(job, cx) {
+            return NextStep::Another(draft, Box::new(Fault::from(FaultKind::NoRoom)));
+        }
         let at = &mut job.attempt;
         at.attempts += 1;
         at.begun = cx.now.mono;

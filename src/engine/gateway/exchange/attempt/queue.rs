@@ -2,7 +2,8 @@
 //! that no client waits for a refusal; it waits without the body for a target, which is written once a slot is free.
 //! [`crate::gateway::queue`] decides the order.
 
-use crate::base::time::Mono;
+use crate::base::time::{Mono, Now};
+use crate::gateway::accounts::targets::TargetMeter;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::exchange::body::build::Built;
 use crate::gateway::exchange::event::{DriverCall, Effect, Flow};
@@ -10,6 +11,7 @@ use crate::gateway::exchange::fault::{Fault, FaultKind, wants_rest};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::own_events::EventWriter;
 use crate::gateway::exchange::request::Request;
+use crate::gateway::exchange::room::full_targets;
 use crate::gateway::exchange::state::{NextStep, Outgoing, Queued, State};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::queue::{Look, Waiter};
@@ -25,7 +27,7 @@ impl Request {
     }
 
     /// The part of `wait` that the request may still spend.
-    fn may_wait(&self, wait: Duration) -> Duration {
+    pub(crate) fn may_wait(&self, wait: Duration) -> Duration {
         wait.saturating_sub(Duration::from_micros(self.queued.into()))
     }
 }
@@ -38,15 +40,16 @@ impl State {
         breakers: &mut Breakers,
         keys: &Keys,
         setup: &Setup,
-        now: Mono,
+        (limits, now): (&mut TargetMeter, Now),
     ) -> Look {
         let State::Queued(Queued { draft, by, .. }) = self else { return Look::NotThis };
         let Some(targets) = job.request.present_targets(setup) else { return Look::NotThis };
-        let owner = job.request.owner_of(breakers, keys, now);
-        let choice = job.attempt.choice(&job.request, draft, owner, now);
+        let owner = job.request.owner_of(breakers, keys, now.mono);
+        let full = full_targets(&job.request, limits, now, *by);
+        let choice = job.attempt.choice_among(&job.request, draft, owner, now.mono, &full);
         match breakers.seek(targets, &choice, Stage::Waits, *by) {
             Seek::Found(_) => Look::Served,
-            _ if breakers.is_any_open(targets, now) => Look::NotThis,
+            _ if breakers.is_any_open(targets, now.mono) => Look::NotThis,
             _ => Look::None,
         }
     }
@@ -56,10 +59,7 @@ impl Queued {
     /// Begins the first attempt of an admitted request whose model has a queue, or adds it to the queue.
     pub(crate) fn first(job: &mut RequestJob, queue: QueueLimits, draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let fresh = job.attempt.fresh();
-        let choice = Choice {
-            tried: fresh.tried,
-            ..job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono)
-        };
+        let choice = Choice { tried: fresh.tried, ..job.attempt.choice(&job.request, &draft, call.cx) };
         match job.request.seek(&queue, &choice, Stage::New, call.cx) {
             Seek::Found(target) if target == job.attempt.target as usize => NextStep::Attempt(draft),
             Seek::Found(target) => {
@@ -89,9 +89,9 @@ impl Queued {
         let Some(queue) = job.request.model().and_then(|model| model.queue) else {
             return NextStep::LastResort(draft, fault);
         };
-        let mut choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
-        if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
-            // The target had no free slot, so it may be tried again after its cool-down.
+        let mut choice = job.attempt.choice(&job.request, &draft, call.cx);
+        if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) || fault.kind == FaultKind::NoRoom {
+            // The target had no free slot or no room, so it may be tried again later.
             choice.tried &= !job.attempt.bit();
         }
         match job.request.seek(&queue, &choice, Stage::Failed, call.cx) {
@@ -127,7 +127,7 @@ impl Queued {
             return NextStep::End(State::Queued(self), Box::new(Fault::from(FaultKind::KeyEnded)));
         }
         let Queued { draft, by, .. } = self;
-        let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), now);
+        let choice = job.attempt.choice(&job.request, &draft, call.cx);
         let found = job
             .request
             .present_targets(&call.cx.setup)
@@ -202,7 +202,7 @@ fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, call: &mut Drive
         let Some(queue) = job.request.model().and_then(|model| model.queue) else {
             return NextStep::GiveUp(draft, Box::new(unfit()));
         };
-        let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
+        let choice = job.attempt.choice(&job.request, &draft, call.cx);
         let all_tried = choice.tried.count_ones() as usize >= job.request.targets().len();
         match call.cx.upstreams.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
             Seek::Found(target) => job.attempt.aim(target),
@@ -250,8 +250,9 @@ impl Request {
         Some(now.filter(same).unwrap_or(own))
     }
 
-    /// Time at which the request may get a slot without an event: the end of a cool-down.
-    pub(crate) fn next_change(&self, breakers: &mut Breakers, now: Mono) -> Mono {
-        breakers.next_change(self.targets(), now)
+    /// Time at which the request may get a slot without an event: the end of a cool-down, or of a limit's window.
+    pub(crate) fn next_change(&self, breakers: &mut Breakers, limits: &mut TargetMeter, now: Now) -> Mono {
+        let renewal = full_targets(self, limits, now, Mono::NEVER).renewal(now);
+        breakers.next_change(self.targets(), now.mono).min(renewal)
     }
 }

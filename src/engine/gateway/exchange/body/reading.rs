@@ -7,6 +7,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{DriverCall, Effect, Outcome};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::{Endpoint, Request};
+use crate::gateway::exchange::room::note_needs;
 use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, State, Translating};
 use crate::gateway::memory::shares::REQUEST_BYTES;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -135,6 +136,9 @@ pub(crate) fn first_target(
 ) -> Result<(), Refusal> {
     draft.kept_with = job.request.kept_with(draft, call);
     draft.cache_key = job.request.cache_key(draft, call);
+    let prompt =
+        job.request.asked.map_or(0, |asked| asked.prompt.map_or(asked.about.into(), |count| count.get().into()));
+    note_needs(&mut job.request, prompt, draft, &call.message);
     job.attempt.first_target(&job.request, draft, call.cx)
 }
 

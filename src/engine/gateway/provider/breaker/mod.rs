@@ -217,6 +217,9 @@ pub(super) struct OwnRest {
 pub(crate) struct Choice {
     /// Targets tried already, as bits.
     pub(crate) tried: u64,
+    /// Targets whose limits have no room for the request, as bits, and those of them that have none in time.
+    pub(crate) full: u64,
+    pub(crate) late: u64,
     /// Share of the provider's rate limits that the request needs.
     pub(crate) needs: Needs,
     /// Owner of the request's key, while a credential cools down for one owner.
@@ -226,6 +229,14 @@ pub(crate) struct Choice {
     /// Key of a form that is still arriving.
     pub(crate) uploader: Option<KeyIx>,
     pub(crate) now: Mono,
+}
+
+impl Choice {
+    /// True if the limits of the target with this index have room for the request.
+    #[inline]
+    pub(crate) fn has_room(&self, index: usize) -> bool {
+        self.full == 0 || self.full & 1u64.checked_shl(index as u32).unwrap_or(0) == 0
+    }
 }
 
 /// Rule that chooses one of several equal targets.
@@ -276,8 +287,9 @@ impl Breakers {
     /// request that is refused later uses no turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         if let [target] = targets {
-            let has_slot =
-                choice.tried == 0 && (target.slots == 0 || self.breaker(target).has_slot(target, choice.uploader));
+            let has_slot = choice.tried == 0
+                && choice.has_room(0)
+                && (target.slots == 0 || self.breaker(target).has_slot(target, choice.uploader));
             return (has_slot && !self.waits_for_trial(target, choice.now)).then_some(0);
         }
         if let Some(kept) = self.kept(targets, choice) {
@@ -302,7 +314,7 @@ impl Breakers {
         let equals = targets.iter().take(u64::BITS as usize).take_while(|target| target.priority == first.priority);
         let all = u64::MAX >> (u64::BITS as usize - equals.count());
         let kept = self.choose_among(targets, all, choice.among)?;
-        self.is_free(&targets[kept], choice).then_some(kept)
+        (choice.has_room(kept) && self.is_free(&targets[kept], choice)).then_some(kept)
     }
 
     fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {
@@ -333,7 +345,8 @@ impl Breakers {
     /// The set of targets among which the choice is made, as bits: of the free targets that have not been tried, those
     /// with the priority of the first.
     fn equals(&mut self, targets: &[Target], choice: &Choice) -> u64 {
-        let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| choice.tried & (1 << index) == 0);
+        let skipped = choice.tried | choice.full;
+        let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| skipped & (1 << index) == 0);
         let mut equals = 0;
         let mut best = None;
         for index in all {
@@ -377,7 +390,10 @@ impl Breakers {
             let from = self.there_from(index, &choice.needs, choice.owner, choice.now);
             let waits = self.waits_for_trial(target, choice.now);
             let breaker = &self.breakers[self.entries[index].breaker];
-            let may_serve = !waits && breaker.is_closed(choice.now) && breaker.has_slot(target, choice.uploader);
+            let may_serve = !waits
+                && choice.has_room(at)
+                && breaker.is_closed(choice.now)
+                && breaker.has_slot(target, choice.uploader);
             if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
                 first = Some((from, at));
             }
@@ -430,7 +446,7 @@ impl Breakers {
     fn last_available(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
-            if self.waits_for_trial(target, choice.now) {
+            if self.waits_for_trial(target, choice.now) || !choice.has_room(index) {
                 continue;
             }
             let breaker = self.breaker(target);

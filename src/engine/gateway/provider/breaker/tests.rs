@@ -6,6 +6,7 @@ use crate::base::time::Unix;
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::cause::Cause;
 use crate::policy::keys::LiveKeys::{One, OneOwner, SeveralOwners};
+use crate::policy::plan::caps::Caps;
 use std::time::Duration;
 
 fn target(label: &str, priority: u32, weight: u32) -> Target {
@@ -27,11 +28,13 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
         slots,
         prices: None,
         limits,
+        caps: Caps::default(),
+        accounts: None,
     }
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {
-    Choice { tried, needs: [1; ALLOWANCES], owner: 0, among: Among::Turns, uploader: None, now }
+    Choice { tried, full: 0, late: 0, needs: [1; ALLOWANCES], owner: 0, among: Among::Turns, uploader: None, now }
 }
 
 fn limits() -> UpstreamLimits {

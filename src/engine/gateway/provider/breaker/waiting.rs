@@ -66,6 +66,7 @@ impl Breakers {
                 continue;
             }
             match self.there_from(index, &choice.needs, choice.owner, choice.now) {
+                _ if choice.late & 1u64.checked_shl(at as u32).unwrap_or(0) != 0 => {}
                 Some(from) if from > until => far = true,
                 _ => near = true,
             }
@@ -73,6 +74,7 @@ impl Breakers {
         let last = |found: Option<usize>| found.map_or(Seek::None, Seek::Found);
         match stage {
             _ if near => Seek::Wait,
+            Stage::New if choice.late != 0 && !far => last(self.choose(targets, choice)),
             Stage::New => match self.choose(targets, choice) {
                 Some(found) => Seek::Found(found),
                 None if targets.iter().any(|target| self.waits_for_trial(target, choice.now)) => Seek::None,
@@ -88,7 +90,8 @@ impl Breakers {
     /// True if a request with minimal needs could be sent to one of the targets.
     pub(crate) fn is_any_open(&mut self, targets: &[Target], now: Mono) -> bool {
         let mut all_fail = true;
-        let least = Choice { tried: 0, needs: LEAST, owner: 0, among: Among::Turns, uploader: None, now };
+        let least =
+            Choice { tried: 0, full: 0, late: 0, needs: LEAST, owner: 0, among: Among::Turns, uploader: None, now };
         for target in targets {
             all_fail &= !self.breaker(target).is_closed(now);
             if self.is_free(target, &least) {

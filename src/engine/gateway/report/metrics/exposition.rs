@@ -7,9 +7,11 @@ use crate::base::time::Mono;
 use crate::gateway::provider::breaker::Breakers;
 use crate::gateway::queue::Queues;
 use crate::policy::catalog::Model;
+use crate::policy::config::target_limits::shown;
 use crate::policy::counters::{Histogram, ModelCounts, Stats, TargetCounts};
+use crate::policy::meter::{LimitStatus, Whose};
 use crate::policy::plan::Shorthand;
-use crate::policy::plan::caps::Cap;
+use crate::policy::plan::caps::{Cap, Resource};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -37,6 +39,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) models: &'a [Model],
     /// Budgets of groups.
     pub(crate) budgets: Vec<(Arc<str>, Cap, u64)>,
+    /// Limits of targets, providers and credentials.
+    pub(crate) limits: Vec<LimitStatus>,
     pub(crate) now: Mono,
 }
 
@@ -115,6 +119,18 @@ impl FamilyText<'_> {
         self.labels("", labels);
         push_number(self.out, value);
         self.out.push(b'\n');
+    }
+
+    /// Appends a value of a limit; money in dollars. The models that it counts, if not all, follow its time.
+    fn limit(&mut self, limit: &LimitStatus, value: u64) {
+        let Whose::Group(name) = &limit.whose else { return };
+        let per = limit.cap.name();
+        let (resource, per) = per.split_once('/').unwrap_or((&per, "now"));
+        let labels = [("target", &*shown(name)), ("resource", resource), ("per", per)];
+        match limit.cap.resource {
+            Resource::Budget => self.real("", &labels, value as f64 / 1e9),
+            _ => self.count(&labels, value),
+        }
     }
 
     fn real(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
@@ -286,6 +302,16 @@ static FAMILIES: &[Family] = &[
             true
         },
     ),
+    gauge("tollgate_target_limit_used", "Use of a limit of a target, a provider or a credential.", |from, at, text| {
+        let Some(limit) = from.limits.get(at) else { return false };
+        text.limit(limit, limit.used);
+        true
+    }),
+    gauge("tollgate_target_limit", "Total of a limit of a target, a provider or a credential.", |from, at, text| {
+        let Some(limit) = from.limits.get(at) else { return false };
+        text.limit(limit, limit.cap.total);
+        true
+    }),
     gauge(
         "tollgate_client_connections",
         "Open client connections, without those to the admin listener.",
@@ -385,8 +411,16 @@ fn queued(from: &Sources<'_>, at: usize, text: &mut FamilyText<'_>) -> bool {
 pub(crate) fn text_of(stats: &Stats, gauges: &Gauges) -> String {
     let (mut position, mut out) = (ScrapePosition::default(), Vec::new());
     let (breakers, queues) = (Breakers::default(), Queues::default());
-    let from =
-        Sources { stats, gauges, breakers: &breakers, queues: &queues, models: &[], budgets: Vec::new(), now: Mono(0) };
+    let from = Sources {
+        stats,
+        gauges,
+        breakers: &breakers,
+        queues: &queues,
+        models: &[],
+        budgets: Vec::new(),
+        limits: Vec::new(),
+        now: Mono(0),
+    };
     assert!(from.write(&mut position, usize::MAX, &mut out));
     String::from_utf8(out).unwrap()
 }
@@ -424,6 +458,7 @@ mod tests {
                 queues: &queues,
                 models: &[],
                 budgets: Vec::new(),
+                limits: Vec::new(),
                 now: Mono(0),
             };
             let complete = from.write(&mut position, 64 << 10, &mut piece);

@@ -81,7 +81,7 @@ fn an_entry_counts_only_its_models() {
     assert!(refused.message().contains("plan `p` and models opus-*,!opus-mini of 2 requests"), "{}", refused.message());
     assert!(meter.spent(by(&plan, None), now).is_ok(), "the model is not known yet");
     let hold = meter.admit(by(&plan, Some(&mini)), now, of(1, 1)).unwrap();
-    meter.refund(hold);
+    meter.settle(hold, Amount::default());
     assert_eq!(admitted(&mut meter, by(&plan, Some(&small)), now, of(1, 1)), 2, "five in all");
 }
 

@@ -80,7 +80,7 @@ fn run(seed: u64, in_group: bool) -> (usize, usize) {
             model.requests.push(Request { at: now, reserved, used: None });
         }
     }
-    out.into_iter().for_each(|(hold, _)| meter.refund(hold));
+    out.into_iter().for_each(|(hold, _)| meter.settle(hold, Amount::default()));
     assert_eq!(meter.open_holds(), 0);
     counts
 }
@@ -104,7 +104,7 @@ fn a_shorter_window_counts_earlier_use_if_the_windows_are_stored() {
     let mut use_five = |plan: &Plan, second: u64| {
         let payer = Payer { key: KEY, plan, path: PathIx::NONE, hosts: 1, model: None };
         let admit = |meter: &mut Meter| meter.admit(payer, Unix(start + second * 1000), Amount::default());
-        (0..5).filter(|_| admit(&mut meter).map(|hold| meter.refund(hold)).is_ok()).count()
+        (0..5).filter(|_| admit(&mut meter).map(|hold| meter.settle(hold, Amount::default())).is_ok()).count()
     };
     assert_eq!((use_five(&of(6), 1), use_five(&of(6), 6)), (5, 5));
     assert_eq!((use_five(&of(3), 7), use_five(&of(3), 8), use_five(&of(3), 9)), (0, 0, 5));

@@ -62,7 +62,7 @@ fn spent_limits_are_named_before_reserved_ones() {
     let hold = meter.admit(by(&plan), at(NOW), amount(500)).unwrap();
     let refused = meter.admit(by(&plan), at(NOW), amount(1)).unwrap_err();
     assert_eq!((named(&refused), refused.by, refused.retry_after), (Shorthand::Requests, LimitReason::Spent, 50));
-    meter.refund(hold);
+    meter.settle(hold, Amount::default());
 }
 
 #[test]

@@ -20,13 +20,17 @@ fn whole_reservation_must_fit_into_every_limit() {
     let (mut meter, plan, now) = (Meter::new(), plan(&["tokens=100/day", "budget=0.00000005/month"]), at(NOW));
     let payer = by(&plan);
     assert_eq!(meter.room(payer, now), Amount { tokens: 100, nano: 50 });
-    let why = |meter: &mut Meter, need| meter.admit_strictly(payer, now, need).map(drop).map_err(|limit| limit.by);
+    let why = |meter: &mut Meter, need| meter.admit_whole(payer, now, need).map(drop).map_err(|limit| limit.by);
     assert_eq!(why(&mut meter, of(101)), Err(LimitReason::Share { need: 101, left: 100 }));
-    let first = meter.admit_strictly(payer, now, Amount { tokens: 60, nano: 49 }).unwrap();
+    let over = |meter: &mut Meter| {
+        let limits = meter.limits(payer, now).into_iter();
+        limits.map(|limit| (limit.used + limit.reserved).saturating_sub(limit.cap.total)).max().unwrap()
+    };
+    let first = meter.admit_whole(payer, now, Amount { tokens: 60, nano: 49 }).unwrap();
     assert_eq!(why(&mut meter, of(41)), Err(LimitReason::Reserved));
     assert_eq!(why(&mut meter, Amount { tokens: 1, nano: 2 }), Err(LimitReason::Reserved));
-    let second = meter.admit_strictly(payer, now, of(30)).unwrap();
-    assert_eq!((meter.room(payer, now).tokens, meter.over(payer, now)), (10, Amount::default()));
+    let second = meter.admit_whole(payer, now, of(30)).unwrap();
+    assert_eq!((meter.room(payer, now).tokens, over(&mut meter)), (10, 0));
     meter.settle(first, of(60));
     assert_eq!(why(&mut meter, of(41)), Err(LimitReason::Spent));
     assert_eq!(why(&mut meter, of(11)), Err(LimitReason::Reserved));
@@ -36,9 +40,9 @@ fn whole_reservation_must_fit_into_every_limit() {
     meter.settle(second, of(35));
     assert_eq!(meter.room(payer, now).tokens, 5);
     // What a provider reports beyond a reservation counts in full.
-    let last = meter.admit_strictly(payer, now, of(5)).unwrap();
+    let last = meter.admit_whole(payer, now, of(5)).unwrap();
     meter.settle(last, of(9));
-    assert_eq!(meter.over(payer, now), of(4));
+    assert_eq!(over(&mut meter), 4);
 }
 
 #[test]
@@ -50,9 +54,9 @@ fn limit_of_a_group_and_one_of_requests_apply_too() {
     assert!(meter.is_strict(path) && !meter.is_strict(PathIx::NONE));
     let payer = Payer { path, ..by(&own) };
     assert_eq!(meter.room(payer, now), Amount { tokens: 50, nano: u64::MAX });
-    let whose = |meter: &mut Meter, need| meter.admit_strictly(payer, now, need).map(drop).map_err(|limit| limit.whose);
+    let whose = |meter: &mut Meter, need| meter.admit_whole(payer, now, need).map(drop).map_err(|limit| limit.whose);
     assert_eq!(whose(&mut meter, of(51)), Err(Whose::Group("g".into())));
-    let hold = meter.admit_strictly(payer, now, of(50)).unwrap();
-    meter.refund(hold);
+    let hold = meter.admit_whole(payer, now, of(50)).unwrap();
+    meter.settle(hold, Amount::default());
     assert_eq!(whose(&mut meter, of(1)), Err(Whose::Plan("p".into())));
 }

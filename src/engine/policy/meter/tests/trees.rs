@@ -72,7 +72,7 @@ fn a_request_counts_in_its_key_and_all_groups_or_in_none() {
         meter.configure(&groups(&CHAIN, |_, limits| limits.requests = 2), at(NOW));
         assert_eq!(meter.standing(payer, at(NOW)).remaining_requests, 1);
         let hold = meter.admit(payer, at(NOW), money(0)).unwrap();
-        meter.refund(hold);
+        meter.settle(hold, Amount::default());
     }
 }
 
@@ -95,7 +95,7 @@ fn a_refusal_by_a_budget_names_its_owner() {
     let refused = meter.admit(other, at(NOW), money(0)).unwrap_err();
     assert_eq!(refused.message(), "the budget of group `labs` for a month is reserved by running requests");
     meter.settle(first, money(10));
-    meter.refund(second);
+    meter.settle(second, Amount::default());
     let status = meter.standing(payer, at(NOW)).budget.unwrap();
     assert_eq!(
         (status.used, status.total, status.remaining()),
@@ -385,7 +385,7 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
             }
         }
         // In the end there are no reservations and no running requests.
-        open.into_iter().for_each(|(.., hold)| meter.refund(hold));
+        open.into_iter().for_each(|(.., hold)| meter.settle(hold, Amount::default()));
         for group in &mut config {
             let limits = Plan { budget: 1 << 60, concurrency: 1, tokens: 0, ..group.limits.clone() };
             group.limits = limits.clone().settled(&limits.name);
@@ -401,7 +401,7 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
             };
             let hold = meter.admit(payer, now, money(1 << 61)).unwrap();
             assert!(meter.admit(payer, now, money(0)).is_err());
-            meter.refund(hold);
+            meter.settle(hold, Amount::default());
         }
         assert_eq!(meter.open_holds(), 0);
     }
@@ -448,7 +448,7 @@ fn no_budget_is_exceeded_by_more_than_the_stated_bound() {
                 assert!(used < budget + last + short, "{used} of {budget}, {last}, {short}");
             }
         }
-        open.into_iter().for_each(|(hold, _)| meter.refund(hold));
+        open.into_iter().for_each(|(hold, _)| meter.settle(hold, Amount::default()));
     }
 }
 

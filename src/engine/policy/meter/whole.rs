@@ -1,5 +1,5 @@
-//! Strict limits: a request is admitted only if its whole reservation fits, so that use and reservations together never
-//! exceed a limit.
+//! Limits that admit a request only if its whole reservation fits, so that use and reservations together never exceed
+//! them: strict limits, and those of targets, providers and credentials.
 
 use super::account::MeterAccount;
 use super::limit::{Limit, LimitReason, counting, limit, longest, wants};
@@ -44,9 +44,21 @@ impl StrictReservation {
     }
 }
 
+/// What a request reserves of the limits of its targets. Without such limits it is empty.
+#[derive(Debug, Default)]
+pub struct TargetShare {
+    /// What an attempt at each target needs.
+    pub needs: Box<[Amount]>,
+    /// Reservation of the present attempt.
+    pub hold: Option<Hold>,
+}
+
 /// Settled use and reservations of what `cap` limits.
 fn taken(account: &MeterAccount, cap: &Cap) -> (u64, u64) {
     let (all, own) = account.of(cap, Counted::Own);
+    if cap.resource == Resource::Running {
+        return (0, all);
+    }
     (account.known(cap.span).of(cap.resource), all - own)
 }
 
@@ -63,21 +75,29 @@ fn room(account: &MeterAccount, limits: &[Cap], model: Option<&str>) -> Amount {
     })
 }
 
+/// Part of `need` that a limit counts, at least 1. `is_new`: of a request that is not counted yet.
+fn needed(cap: &Cap, need: Amount, is_new: bool) -> u64 {
+    match cap.resource {
+        Resource::Requests | Resource::Running => is_new.into(),
+        Resource::Tokens | Resource::Budget => wants(cap, need).max(1),
+    }
+}
+
 /// The limit that has no room for `need`.
 fn lacking(
     account: &MeterAccount,
     plan: &Plan,
     of_group: bool,
     now: Unix,
-    need: Amount,
+    (need, is_new): (Amount, bool),
     model: Option<&str>,
 ) -> Option<Limit> {
     longest(counting(&plan.all, model).filter_map(|cap| {
-        let ((used, reserved), need) = (taken(account, cap), wants(cap, need));
+        let ((used, reserved), need) = (taken(account, cap), needed(cap, need, is_new));
         let left = cap.total.saturating_sub(used);
         let by = match need {
             _ if need > cap.total => LimitReason::Share { need, left },
-            _ if need > left => LimitReason::Spent,
+            _ if need > left || cap.resource == Resource::Running => LimitReason::Spent,
             _ => LimitReason::Reserved,
         };
         (need > left.saturating_sub(reserved)).then(|| limit(cap, by, account, plan, of_group, now))
@@ -90,20 +110,6 @@ impl Meter {
         self.tree.any(path, |limits| limits.strict)
     }
 
-    /// Amount by which use and reservations of a key are above its limits.
-    pub fn over(&mut self, payer: Payer<'_>, now: Unix) -> Amount {
-        let account = self.at(payer.key, payer.plan, now);
-        payer.plan.all.iter().fold(Amount::default(), |most, cap| {
-            let (used, reserved) = taken(account, cap);
-            let over = (used + reserved).saturating_sub(cap.total);
-            match cap.resource {
-                Resource::Tokens => Amount { tokens: most.tokens.max(over), ..most },
-                Resource::Budget => Amount { nano: most.nano.max(over), ..most },
-                Resource::Requests | Resource::Running => most,
-            }
-        })
-    }
-
     /// The least that the limits of the key and its groups leave of tokens and money; `u64::MAX` without a limit.
     pub fn room(&mut self, payer: Payer<'_>, now: Unix) -> Amount {
         let model = payer.model_id();
@@ -114,21 +120,31 @@ impl Meter {
         least
     }
 
-    /// Fails with the limit that has no room for `need`; of several, the one that lasts longest.
-    pub fn has_room(&mut self, payer: Payer<'_>, now: Unix, need: Amount) -> Result<(), Limit> {
+    /// Fails with the limit that has no room for `need`; of several, the one that lasts longest. `is_new`: the request
+    /// is not counted yet.
+    pub fn has_room(&mut self, payer: Payer<'_>, now: Unix, need: Amount, is_new: bool) -> Result<(), Limit> {
         let model = payer.model_id();
-        let mut found = lacking(self.at(payer.key, payer.plan, now), payer.plan, false, now, need, model);
+        let mut found = lacking(self.at(payer.key, payer.plan, now), payer.plan, false, now, (need, is_new), model);
         self.tree.each(payer.path, &self.open, now, |node| {
-            let more = lacking(&node.account, &node.limits, true, now, need, model);
+            let more = lacking(&node.account, &node.share(payer.hosts), true, now, (need, is_new), model);
             found = longest(found.take().into_iter().chain(more));
         });
         found.map_or(Ok(()), Err)
     }
 
-    /// Like [`Meter::admit`], if every limit has room for all of `need`.
-    pub fn admit_strictly(&mut self, payer: Payer<'_>, now: Unix, need: Amount) -> Result<Hold, Limit> {
-        self.has_room(payer, now, need)?;
-        self.admit(payer, now, need)
+    /// Admits one request, counts it and reserves `need`, if every limit has room for all of it.
+    pub fn admit_whole(&mut self, payer: Payer<'_>, now: Unix, need: Amount) -> Result<Hold, Limit> {
+        self.has_room(payer, now, need, true)?;
+        Ok(self.hold(payer, now, need, false))
+    }
+
+    /// Ends a request that does not count after all.
+    pub fn cancel(&mut self, hold: Hold) {
+        let Some(open) = self.open.remove(hold.id()) else { return };
+        if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
+            account.cancel(&open);
+        }
+        self.tree.each_as_it_is(open.path, |node| node.account.cancel(&open));
     }
 
     /// Reserves `more` for a running request, in the windows that it counts in.
