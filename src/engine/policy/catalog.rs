@@ -263,6 +263,19 @@ impl Model {
         }
     }
 
+    /// Prices of each of its targets.
+    fn prices_of_targets(&self) -> impl Iterator<Item = (&ModelPrices, &UnitPrices)> {
+        self.targets.iter().chain(&self.passthrough_targets).map(|target| self.prices_at(Some(target)))
+    }
+
+    /// True if each price of each of its targets is at most that of each target of `other`.
+    pub fn costs_at_most(&self, other: &Model) -> bool {
+        self.prices_of_targets().all(|(tokens, units)| {
+            let mut others = other.prices_of_targets();
+            others.all(|other| tokens.is_at_most(other.0) && units.is_at_most(other.1))
+        })
+    }
+
     /// Largest number of tokens that a prompt reserves: the largest context size and a quarter more, since an estimate
     /// can be too high.
     #[inline]

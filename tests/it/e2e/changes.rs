@@ -2,7 +2,7 @@
 //! that only read.
 
 use super::client::{Client, get, post, request};
-use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, streamed, with};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, streamed, with};
 use super::process::{wait_at_most, wait_for};
 use serde_json::{Map, Value, json};
 use std::io::Read;
@@ -311,11 +311,16 @@ fn cheaper_model_of_a_key_answers_when_its_budget_is_spent() {
         h.gateway.stop("KILL");
         h.start_again();
     }
+    // A long body is translated by a helper thread.
+    let long = with(message(&"word ".repeat(110_000)), "model", "large");
+    let answer = h.messages(&key, &long);
+    assert_eq!((answer.status(), answer.head.get("x-tollgate-model-reason")), (200, Some(reason)), "{}", answer.text());
+    h.ledger(5);
     let lines = h.usage("model");
     assert_eq!(lines.iter().map(|line| &line["name"]).collect::<Vec<_>>(), [&json!("small")]);
     let exported = h.done(&["ledger", "export"]);
     let rows: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.len() == 4 && rows.iter().all(|row| row["asked"] == "large" && row["model"] == "small"), "{exported}");
+    assert!(rows.len() == 5 && rows.iter().all(|row| row["asked"] == "large" && row["model"] == "small"), "{exported}");
 
     let ask = |method: &str, body: &str| {
         let answer = Client::connect(h.admin).ask(&asked(method, &format!("keys/{id}"), body));

@@ -196,7 +196,7 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
             NextStep::Reserve { draft, others_counted: true }
         }
-        (State::Reserving(reserving), ExchangeEvent::Due(_)) => reserving.not_ruled(job, call.cx),
+        (State::Reserving(reserving), ExchangeEvent::Due(_)) => reserving.not_ruled(job, call),
         (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, call),
         (State::Queued(queued), ExchangeEvent::Due(flow)) => queued.due(job, flow, call),
         (State::Attempting(attempting), ExchangeEvent::Named { failed }) => attempting.resolved(job, failed, call),

@@ -28,7 +28,7 @@ transitions! {
     "Reserving" "Ruled, Counted" => "Translating, Reserving, Queued, Attempting, end"
     "Reserving" "Body" => "Reserving, end"
     "Reserving" "Refused" => "end"
-    "Reserving" "Due" => "Translating, Queued, Attempting, end"
+    "Reserving" "Due" => "Translating, Reserving, Queued, Attempting, end"
     "Reserving" "Drained" => "Reserving"
     "Queued" "Place" => "Translating, Queued, Attempting, end"
     "Queued" "Body" => "Queued, end"

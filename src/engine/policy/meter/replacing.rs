@@ -31,7 +31,8 @@ impl Meter {
     }
 
     /// True if a limit of tokens or money has no room for `need`, and the models that may replace the requested one, in
-    /// their order. `refused`: a limit that a shared ledger has found without room.
+    /// their order. `refused`: a limit that a shared ledger has found without room. The plan of `payer` has the whole
+    /// limits, which its hosts divide.
     #[cold]
     pub fn replacing(
         &mut self,
@@ -56,7 +57,8 @@ impl Meter {
                 rule += 1;
             }
         };
-        see(self.at(payer.key, payer.plan, now), payer.plan, false);
+        let share = (payer.hosts > 1).then(|| payer.plan.share(payer.hosts));
+        see(self.at(payer.key, payer.plan, now), share.as_ref().unwrap_or(payer.plan), false);
         self.tree.each(payer.path, &self.open, now, |node| see(&node.account, &node.share(payer.hosts), true));
         (is_full, found)
     }

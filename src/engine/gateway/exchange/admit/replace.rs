@@ -11,7 +11,7 @@ use crate::gateway::exchange::request::{Asked, Request};
 use crate::gateway::exchange::state::{NextStep, Outgoing};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::report::access_log::Replaced;
-use crate::policy::meter::{Amount, Limit, Replacing, Whose};
+use crate::policy::meter::{Amount, Limit, Payer, Replacing, Whose};
 use crate::policy::plan::REPLACEMENTS_MAX;
 use crate::policy::plan::caps::Resource;
 use crate::policy::refusal::Refusal;
@@ -37,13 +37,14 @@ pub(super) fn is_exhausted(request: &Request, estimate: Amount, call: &mut Drive
 }
 
 /// Replaces the model by one whose reservation fits, and writes the body for it. Gives the draft back if there is
-/// none; the request is then as before. `refused`: the limit by which a shared ledger has refused the request.
+/// none; the request is then as before. `refused`: the limit by which a shared ledger has refused the request. `hosts`:
+/// number of hosts that divide the limits while there is no ledger.
 #[cold]
 pub(super) fn replace_model(
     job: &mut RequestJob,
     mut draft: Outgoing,
     estimate: Amount,
-    refused: Option<&Limit>,
+    (refused, hosts): (Option<&Limit>, u32),
     call: &mut DriverCall,
 ) -> Result<NextStep, Outgoing> {
     let Some(before) = job.request.asked.filter(|_| !job.request.is_upload()) else { return Err(draft) };
@@ -56,6 +57,7 @@ pub(super) fn replace_model(
     });
     let (mut need, mut full, mut is_rewritten, reason_before) = (estimate, refused, false, replaced.reason.clone());
     while let Ok(payer) = job.request.payer(&call.cx.access, &call.cx.setup.config) {
+        let payer = Payer { hosts, ..payer };
         let (is_full, models) = call.cx.accounts.meter.replacing(payer, call.cx.now.unix, need, full);
         if !is_full {
             if job.request.asked.is_none_or(|asked| asked.model == before.model) {
@@ -127,7 +129,7 @@ pub(super) fn instead_of(
     if !is_spent || !payer.is_some_and(|payer| call.cx.accounts.meter.replaces_models(payer)) {
         return NextStep::refuse(draft, Refusal::limit(limit));
     }
-    replace_model(job, draft, estimate, Some(limit), call)
+    replace_model(job, draft, estimate, (Some(limit), 1), call)
         .unwrap_or_else(|draft| NextStep::refuse(draft, Refusal::limit(limit)))
 }
 
@@ -142,7 +144,7 @@ fn replacement(
     let catalog = &request.setup.config.catalog;
     let (at, asked) = (catalog.find(id)?, catalog.get((*tried.first()?).into())?);
     let (index, model) = (u16::try_from(at).ok()?, catalog.get(at)?);
-    let is_cheaper = model.prices.is_at_most(&asked.prices) && model.units.is_at_most(&asked.units);
+    let is_cheaper = model.costs_at_most(asked);
     let family = request.family();
     let serves = model.serves.iter().any(|served| Some(*served) == family);
     // The client's credential is for the provider of the requested model.

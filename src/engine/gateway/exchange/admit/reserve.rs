@@ -15,6 +15,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, AskedLimits, Release, Ruling, Use, Wish};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer, StrictReservation};
+use crate::policy::plan::Shorthand;
 use crate::policy::refusal::Refusal;
 use std::num::NonZeroU32;
 
@@ -66,7 +67,7 @@ impl Reserving {
             if !others_counted && has_bounded_others(&job.request, call.cx) {
                 return Reserving::wait_for_counts(draft, estimate, call.cx);
             }
-            match replace_model(job, draft, estimate, None, call) {
+            match replace_model(job, draft, estimate, (None, 1), call) {
                 Ok(next) => return next,
                 Err(back) => draft = back,
             }
@@ -180,7 +181,7 @@ impl Reserving {
     pub(crate) fn ruled(self, job: &mut RequestJob, ask: &Ask, ruling: Ruling, call: &mut DriverCall) -> NextStep {
         let cx = &mut *call.cx;
         if ruling == Ruling::Unavailable {
-            return self.not_ruled(job, cx);
+            return self.not_ruled(job, call);
         }
         let (Some(draft), false) = (self.draft, ruling == Ruling::Looked) else {
             return NextStep::Enter(State::Ended, Effect::Quota);
@@ -214,7 +215,8 @@ impl Reserving {
     }
 
     /// The ledger has not answered: follows `on_outage`.
-    pub(crate) fn not_ruled(self, job: &mut RequestJob, cx: &mut Cx) -> NextStep {
+    pub(crate) fn not_ruled(self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
+        let cx = &mut *call.cx;
         let alone = cx.goes_on_alone() && job.request.strict().is_none();
         let Some(draft) = self.draft else {
             let effect = if alone { Effect::Quota } else { Effect::refuse(Refusal::store()) };
@@ -224,9 +226,16 @@ impl Reserving {
             true => job.request.still_welcome(cx).and_then(|()| job.admit_alone(self.lease.reserved, cx)),
             false => Err(Refusal::store()),
         };
-        match admitted {
-            Ok(()) => NextStep::Serve(draft),
-            Err(refusal) => NextStep::refuse(draft, refusal),
+        let (refusal, hosts) = match admitted {
+            Ok(()) => return NextStep::Serve(draft),
+            Err(refusal) => (refusal, cx.setup.config.store.hosts),
+        };
+        let is_limit =
+            refusal.limit.is_some_and(|limit| !matches!(limit, Shorthand::Requests | Shorthand::Concurrency));
+        match is_limit && cx.access.plans.replaces_models {
+            false => NextStep::refuse(draft, refusal),
+            true => replace_model(job, draft, self.lease.reserved, (None, hosts), call)
+                .unwrap_or_else(|draft| NextStep::refuse(draft, refusal)),
         }
     }
 }
