@@ -148,7 +148,10 @@ mod tests {
         };
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
         key.scope.models_allowed = None;
+        key.limits.strict = true;
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
+        let strict = limits_from("[\"strict\"]");
+        assert!(strict.strict && limits_from(&limits_text(&strict)) == strict && strict != Caps::default());
         assert_eq!(limits_from(&limits_text(&key.limits)), key.limits);
         assert_eq!(limits_from("[]"), Caps::default());
         for text in ["nonsense", "{}", "[\"request=1\"]", "null", ""] {

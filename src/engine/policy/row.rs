@@ -438,6 +438,9 @@ pub struct Running {
     /// Id of its model.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub model: Arc<str>,
+    /// True if its limits are strict: what is reserved counts as used if its process ends before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
 }
 
 fn is_none(count: &u64) -> bool {
@@ -629,6 +632,7 @@ mod tests {
             money,
             group,
             model: "m".into(),
+            strict: true,
         };
         let text = serde_json::to_string(&running).unwrap();
         assert_eq!(serde_json::from_str::<Running>(&text).unwrap(), running);

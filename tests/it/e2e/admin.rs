@@ -375,7 +375,7 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
 fn key_changes_by_the_api_are_all_in_the_audit() {
     let h = start();
     let body = json!({"name": "<b>ci</b>", "models": ["small"], "labels": {"team": "search"}, "expires": "30d",
-        "limits": ["requests=5/window", "budget=1.5/period"]});
+        "limits": ["requests=5/window", "budget=1.5/period"], "strict": true});
     let issued = ask(&h, "POST", "keys", &[], &body.to_string());
     assert_eq!(issued.status(), 200, "{}", issued.text());
     let issued = issued.json();
@@ -384,10 +384,15 @@ fn key_changes_by_the_api_are_all_in_the_audit() {
     let shown = printed(&h, &["keys", "show", id, "--json"]);
     let own = shown["limits"].as_array().unwrap().iter().filter(|limit| limit["from"] == "key");
     assert_eq!(own.map(|limit| limit["total"].clone()).collect::<Vec<_>>(), [json!(5), json!(1.5)]);
-    let patch = json!({"plan": issued["plan"], "disabled": true, "limits": ["requests/window=plan"], "expires": null,
+    assert_eq!(
+        (shown["strict"].clone(), told(&h, &format!("keys/{id}"))["strict"].clone()),
+        (json!(true), json!(true))
+    );
+    let patch = json!({"strict": false, "plan": issued["plan"], "disabled": true, "limits": ["requests/window=plan"], "expires": null,
         "models": ["*"], "group": null, "labels": {"team": null}});
     let changed = ask(&h, "PATCH", &format!("keys/{id}"), &[], &patch.to_string());
     assert_eq!(changed.status(), 200, "{}", changed.text());
+    assert_eq!(changed.json()["strict"], false);
     assert_eq!((changed.json()["status"].as_str(), changed.json()["labels"].clone()), (Some("disabled"), json!({})));
     assert_eq!(ask(&h, "PATCH", &format!("keys/{id}"), &[], r#"{"disabled":false}"#).status(), 200);
     let rotated = ask(&h, "POST", &format!("keys/{id}/rotate"), &[], r#"{"grace":"0s"}"#).json();
@@ -470,6 +475,7 @@ fn json_members_may_be_escaped_and_errors_name_their_path() {
         (&format!(r#"{{"name":"{other}"}}"#), "name"),
         (r#"{"expires":"2020-01-01"}"#, "expires"),
         (r#"{"disabled":"yes"}"#, "disabled"),
+        (r#"{"strict":1}"#, "strict"),
         ("{}", "the body"),
     ] {
         let answer = ask(&h, "PATCH", &format!("keys/{id}"), &[], wrong);

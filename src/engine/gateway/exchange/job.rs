@@ -113,7 +113,8 @@ impl RequestJob {
         let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
         let (request, key, group) = (self.request.id.raw(), keys.get(key).id(), meter.path_text(&admitted.hold));
         let model = self.request.model().map(|model| model.id.clone()).unwrap_or_default();
-        Some(Running { request, key, admitted: admitted.at, reserved, money, group, model })
+        let strict = self.request.strict().is_some();
+        Some(Running { request, key, admitted: admitted.at, reserved, money, group, model, strict })
     }
 
     /// Notes that a part of a stream is sent; true if its head must be sent first.

@@ -38,7 +38,8 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     cx.lifecycle.inheritance.rows.push_back(number);
 }
 
-/// Handles the end of the predecessor. Requests that it has not settled will never be settled.
+/// Handles the end of the predecessor. Requests that it has not settled will never be settled. Those under strict
+/// limits have used their reservations: the ledger has a promise of each, which the next start appends.
 pub(crate) fn predecessor_left(cx: &mut Cx) {
     cx.lifecycle.inheritance.present = false;
     let lost = std::mem::take(&mut cx.lifecycle.inheritance.holds);
@@ -46,8 +47,9 @@ pub(crate) fn predecessor_left(cx: &mut Cx) {
         out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":\"predecessor left\",\"unsettled\":");
         out.extend_from_slice(lost.len().to_string().as_bytes());
     });
-    for (_, hold) in lost {
-        cx.accounts.meter.settle(hold, Amount::default());
+    for (running, hold) in lost {
+        let reserved = cx.accounts.meter.reserved(&hold);
+        cx.accounts.meter.settle(hold, if running.strict { reserved } else { Amount::default() });
     }
 }
 
