@@ -70,6 +70,8 @@ pub enum Use {
     /// A request of this key that the ledger has admitted continues. Until that is reported, the request counts only as
     /// long as its host's lease.
     Served(KeyId, Lease),
+    /// An attempt that was sent has ended with this use. No row returns its lease, which counts for its target.
+    Left(KeyId, Lease, Amount),
     /// The grant is not used any more.
     Returned(u64),
 }
@@ -78,7 +80,7 @@ impl Use {
     /// Key of the request.
     pub fn key(&self) -> Option<&KeyId> {
         match self {
-            Use::Took(_, key, _) | Use::Served(key, _) => Some(key),
+            Use::Took(_, key, _) | Use::Served(key, _) | Use::Left(key, ..) => Some(key),
             Use::Returned(_) => None,
         }
     }

@@ -17,7 +17,7 @@ fn start(limits: &str, store: &str) -> Harness {
     );
     Harness::start(&Setup {
         server: "admin_token = { env = \"SIM_KEY\" }",
-        store: format!("url = \"sqlite:tollgate.db\"\n{store}"),
+        store: store.to_owned(),
         more,
         ..Setup::default()
     })
@@ -78,7 +78,7 @@ fn used(h: &Harness) -> u64 {
 
 #[test]
 fn limits_of_targets_survive_a_kill_and_are_shown() {
-    let mut h = start("[\"requests=5/31d\"]", "durability = \"before-reply\"");
+    let mut h = start("[\"requests=5/31d\"]", "url = \"sqlite:tollgate.db\"\ndurability = \"before-reply\"");
     let key = h.key_with(&["--plan", "open"]);
     assert_eq!([ask(&h, &key), ask(&h, &key), ask(&h, &key)], [200; 3]);
     h.gateway.stop("KILL");
@@ -105,4 +105,40 @@ fn limits_of_targets_survive_a_kill_and_are_shown() {
     wait_for("the gateway to end", || h.gateway.has_ended().then_some(()));
     h.start_again();
     assert_eq!([ask(&h, &key), ask(&h, &key)], [200, 503]);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn two_hosts_share_the_limits_of_targets_and_a_killed_one_finds_them_again() {
+    let Some(server) = super::shared::Server::start() else { return };
+    let store = format!("url = \"{}\"", server.url());
+    let mut hosts = [(); 2].map(|()| start("[\"requests=41/31d\", \"tokens=1M/day\", \"budget=9/month\"]", &store));
+    let key = super::shared::key_of(&hosts, &["--plan", "open"]);
+    let before: Vec<u64> = hosts.iter().map(|h| h.count("requests")).collect();
+    let answered = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for n in 0..CLIENTS {
+            let (h, key, answered) = (&hosts[n % 2], &key, &answered);
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    match ask(h, key) {
+                        200 => _ = answered.fetch_add(1, Ordering::Relaxed),
+                        503 => {}
+                        other => panic!("{other}"),
+                    }
+                }
+            });
+        }
+    });
+    let reached = hosts.iter().zip(before).map(|(h, before)| h.count("requests") - before).sum::<u64>();
+    assert_eq!((reached, answered.into_inner()), (41, 41));
+    hosts[0].gateway.stop("KILL");
+    hosts[0].start_again();
+    assert_eq!([ask(&hosts[0], &key), ask(&hosts[1], &key)], [503; 2]);
+    // The ledger reports the last request once its host has confirmed it; a host asks again after a moment.
+    wait_for("the last request to be confirmed", || {
+        (ask(&hosts[1], &key) == 503 && used(&hosts[1]) == 41).then_some(())
+    });
+    let said = hosts[1].done(&["ledger", "verify"]);
+    assert!(said.starts_with("ok:"), "{said}");
 }

@@ -182,7 +182,7 @@ impl Driver for World {
                 Order::LookUp(ids) => self.machine.lookups.extend(ids),
                 Order::Releases(releases) => self.released += releases.len(),
                 // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.
-                Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
+                Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..) | Use::Left(..))) => {}
                 Order::Uses(uses) => return Err(format!("grants are used although a script has none: {uses:?}")),
                 Order::HandOver(running, ..) => {
                     if self.handed_over.replace(running.len()).is_some() {

@@ -244,7 +244,8 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
         let list: Vec<&str> = chosen.collect();
         setting.set(section, &format!("limits = {list:?}"));
     }
-    for (provider, bits) in [(UP, wider.target_limits), ("ant", wider.target_limits >> 4)] {
+    let bits = if ledger_kind == LedgerKind::File { wider.target_limits } else { 0 };
+    for (provider, bits) in [(UP, bits), ("ant", bits >> 4)] {
         let chosen = TARGET_LIMITS.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1).map(|(_, text)| *text);
         let list: Vec<&str> = chosen.collect();
         setting.set(&format!("provider {provider}"), &format!("limits = {list:?}"));

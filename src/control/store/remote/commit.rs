@@ -163,9 +163,13 @@ impl<'a> Totals<'a> {
             let used = entry(&mut self.used, is_one, || DailyUse { account, day, used: Amount::default() });
             used.used = used.used.plus(Amount { tokens, nano: sums[5] });
         }
-        let used = Amount { tokens, nano: sums[5] };
+        self.end(row.key, lease, Amount { tokens, nano: sums[5] });
+    }
+
+    /// Counts the end of a request in the parts of its lease.
+    fn end(&mut self, key: KeyId, lease: &'a Lease, used: Amount) {
         for part in &*lease.parts {
-            let one = self.part(row.key, part, !lease.shared, None);
+            let one = self.part(key, part, !lease.shared, None);
             one.ended = (one.ended.0 + 1, one.ended.1.plus(lease.reserved));
             one.used = one.used.plus(used);
         }
@@ -176,6 +180,7 @@ impl<'a> Totals<'a> {
         let (grant, key, lease) = match one {
             Use::Took(grant, key, lease) => (Some(*grant), key, lease),
             Use::Served(key, lease) => (None, key, lease),
+            Use::Left(key, lease, used) => return self.end(*key, lease, *used),
             Use::Returned(_) => return,
         };
         for part in &*lease.parts {

@@ -45,7 +45,8 @@ for _, day in ipairs(days) do
 end
 local windows = {}
 for _, name in ipairs(read('zset', KEYS[6], 'ZRANGE', 0, -1)) do
-    if not strange[string.match(name, 'win:(%w+)/')] then
+    -- Attempts at targets, which "\1" marks, have no rows.
+    if not strange[string.match(name, 'win:(%w+)/')] and not string.find(name, '\1', 1, true) then
         windows[#windows + 1] = name
     end
 end

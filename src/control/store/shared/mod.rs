@@ -174,7 +174,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
                     self.lents.used(number, lease.reserved);
                     uses.push(Use::Took(number, key, lease));
                 }
-                Task::Use(one @ Use::Served(..)) => uses.push(one),
+                Task::Use(one @ (Use::Served(..) | Use::Left(..))) => uses.push(one),
                 Task::Called(account) => (self.watch.tell)(LedgerNotice::CalledIn(account)),
                 Task::Release(release) => self.releases.push(release),
                 Task::LookUp(ids) => self.lookups.extend(ids),
@@ -251,7 +251,9 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             (self.watch.tell)(LedgerNotice::BegunAnew);
             // Admissions of the former ledger do not count in this one.
             self.holds.values_mut().for_each(|held| held.asked = 0);
-            self.batches.iter_mut().for_each(|batch| batch.uses.retain(|one| !matches!(one, Use::Served(..))));
+            self.batches
+                .iter_mut()
+                .for_each(|batch| batch.uses.retain(|one| !matches!(one, Use::Served(..) | Use::Left(..))));
             self.committed = None;
             return self.come_back_at_once();
         }
@@ -367,6 +369,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
                             self.holds.entry(name).and_modify(|held| held.asked = held.asked.saturating_sub(1));
                         }
                     }
+                    Use::Left(key, lease, _) => self.give_back(key, lease, false),
                     Use::Returned(_) => {}
                 }
             }

@@ -7,10 +7,15 @@ use crate::policy::catalog::TargetAccounts;
 use crate::policy::config::target_limits::{accounts, names_of_label};
 use crate::policy::config::{Config, StoreUrl};
 use crate::policy::keys::KeyIx;
-use crate::policy::meter::{Amount, GroupStatus, Hold, LimitReason, Meter, Open, Payer, Restored};
+use crate::policy::meter::{
+    Amount, AskedLimits, GroupStatus, Hold, Lease, LimitReason, Meter, Open, Payer, Restored, SharedCounts,
+};
 use crate::policy::plan::caps::Resource;
 use crate::policy::plan::{PATH_SEPARATOR, Plan};
 use std::sync::Arc;
+
+/// Milliseconds for which a shared ledger is not asked again after it has refused an attempt.
+const REFUSED_MILLIS: u64 = 1000;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -18,14 +23,17 @@ pub(crate) struct TargetMeter {
     meter: Meter,
     /// Plan of the only key, which has no limits.
     nobody: Plan,
-    /// Hosts that divide the limits; 1 without a shared ledger.
+    /// Hosts that divide the limits while a shared ledger cannot be reached; 1 without one.
     hosts: u32,
+    /// Paths that a shared ledger has refused a moment ago, and until when it is not asked again.
+    refused: Vec<(Arc<str>, Unix)>,
 }
 
 impl TargetMeter {
     /// A meter for the limits of a configuration.
     pub(crate) fn new(config: &Config, now: Unix) -> TargetMeter {
-        let mut meter = TargetMeter { meter: Meter::new(), nobody: Plan::unlimited("").settled(""), hosts: 1 };
+        let mut meter =
+            TargetMeter { meter: Meter::new(), nobody: Plan::unlimited("").settled(""), hosts: 1, refused: Vec::new() };
         meter.configure(config, now);
         meter
     }
@@ -40,24 +48,57 @@ impl TargetMeter {
     /// Calls `run` with the meter and what pays for attempts at a target.
     fn of<T>(&mut self, at: &TargetAccounts, run: impl FnOnce(&mut Meter, Payer<'_>) -> T) -> T {
         let path = self.meter.path(&at.path);
-        let payer = Payer { key: KeyIx(0), plan: &self.nobody, path, hosts: self.hosts, model: Some(&at.model) };
+        let payer = Payer { key: KeyIx(0), plan: &self.nobody, path, hosts: 1, model: Some(&at.model) };
         run(&mut self.meter, payer)
     }
 
     /// Moment from which there is room for an attempt that needs `need`, as far as it is known: `None` if there is,
     /// `now` if the end of running requests may make room, the end of the clock if it needs more than a whole limit.
     pub(crate) fn room(&mut self, at: &TargetAccounts, now: Unix, need: Amount) -> Option<Unix> {
-        let limit = self.of(at, |meter, payer| meter.has_room(payer, now, need, true)).err()?;
-        Some(match limit.by {
+        let refused = self.refused.iter().find(|(path, until)| *path == at.path && *until > now);
+        let until = refused.map(|(_, until)| *until);
+        let limit = self.of(at, |meter, payer| meter.has_room(payer, now, need, true)).err();
+        let from = limit.map(|limit| match limit.by {
             LimitReason::Spent if limit.cap.resource != Resource::Running => limit.reset,
             LimitReason::Reserved | LimitReason::Spent => now,
             LimitReason::Share { .. } => Unix(u64::MAX),
-        })
+        });
+        from.max(until)
+    }
+
+    /// What a shared ledger is asked for an attempt that needs `need`: all of it must fit into each limit.
+    pub(crate) fn question(&mut self, at: &TargetAccounts, now: Unix, need: Amount) -> (Lease, AskedLimits) {
+        let (lease, mut limits) =
+            self.of(at, |meter, payer| (meter.lease_for(payer, now, need), meter.limits_of(payer)));
+        // Nobody pays for it.
+        let of_key = lease.parts.iter().take_while(|part| part.group().is_empty()).count();
+        limits.parts.drain(..of_key);
+        limits.running.remove(0);
+        limits.strict = Some(need);
+        (Lease { parts: lease.parts[of_key..].into(), ..lease }, limits)
+    }
+
+    /// Counts an attempt that a shared ledger has admitted. `asked`: the moment of the question.
+    pub(crate) fn grant(&mut self, at: &TargetAccounts, asked: Unix, lease: &Lease) -> Hold {
+        self.of(at, |meter, payer| meter.grant(payer, asked, lease))
+    }
+
+    /// A shared ledger has refused an attempt: it is asked again a moment later at the earliest.
+    pub(crate) fn refused(&mut self, at: &TargetAccounts, now: Unix) {
+        self.refused.retain(|(path, until)| *until > now && *path != at.path);
+        self.refused.push((at.path.clone(), Unix(now.0.saturating_add(REFUSED_MILLIS))));
+    }
+
+    /// Stores the counts of a shared ledger.
+    pub(crate) fn learn(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
+        self.meter.learn(KeyIx(0), &self.nobody, lease, now, news);
+        drop(self.meter.take_news());
     }
 
     /// Reserves what an attempt needs, if there is room for it.
     pub(crate) fn hold(&mut self, at: &TargetAccounts, now: Unix, need: Amount) -> Option<Hold> {
-        self.of(at, |meter, payer| meter.admit_whole(payer, now, need).ok())
+        let hosts = self.hosts;
+        self.of(at, |meter, payer| meter.admit_whole(Payer { hosts, ..payer }, now, need).ok())
     }
 
     /// Ends an attempt with its use; `None`: it was not sent, and does not count.

@@ -85,7 +85,9 @@ impl Driver {
     pub(crate) fn ruled(&mut self, answer: &AskAnswer) {
         let ask = &answer.ask;
         let is_shared = self.cx.is_shared();
-        if is_shared
+        if ask.lease.is_of_targets() {
+            self.cx.accounts.targets.learn(&ask.lease, self.cx.now.unix, &answer.counts);
+        } else if is_shared
             && answer.ruling != Ruling::Unavailable
             && let Some((key, plan)) = self.cx.counted_key(&ask.key)
         {

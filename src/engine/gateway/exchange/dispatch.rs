@@ -10,6 +10,7 @@ use super::state::{
     Answering, AttemptStage, Attempting, Body, Committing, Draft, Exchange, Lingering, NextStep, Queued, Reserving,
     State, Translating,
 };
+use super::target_hold::{must_reserve, reserve};
 use super::transitions::Step;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
@@ -155,6 +156,7 @@ impl Exchange {
                 None => Attempting::first(job, draft, call),
             },
             NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, call.cx),
+            NextStep::Attempt(draft) if must_reserve(job) => reserve(job, draft, call),
             NextStep::Attempt(draft) => Attempting::begin(job, draft, call.cx),
             NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, call.cx),
             NextStep::Another(draft, fault) => job.next_target(draft, fault, call),
@@ -196,7 +198,7 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
             NextStep::Reserve { draft, others_counted: true }
         }
-        (State::Reserving(reserving), ExchangeEvent::Due(_)) => reserving.not_ruled(job, call),
+        (State::Reserving(reserving), ExchangeEvent::Due(flow)) => reserving.due(job, flow, call),
         (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, call),
         (State::Queued(queued), ExchangeEvent::Due(flow)) => queued.due(job, flow, call),
         (State::Attempting(attempting), ExchangeEvent::Named { failed }) => attempting.resolved(job, failed, call),

@@ -15,7 +15,7 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::request::Asked;
-use super::state::{Body, Committing, Exchange, FinalOutput, State};
+use super::state::{Body, Committing, Exchange, FinalOutput, Reserving, State};
 use super::target_hold::leave_target;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
@@ -47,6 +47,7 @@ impl State {
                 last = 0;
                 EventWriter::Opening(queued.draft.state.as_ref())
             }
+            State::Reserving(Reserving { draft: Some(draft), .. }) => EventWriter::Opening(draft.state.as_ref()),
             State::Attempting(attempting) => {
                 attempting.drop_provider(call.out);
                 EventWriter::Opening(attempting.draft.state.as_ref())

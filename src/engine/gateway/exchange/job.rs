@@ -6,7 +6,7 @@ use super::fault::{Fault, FaultKind};
 use super::request::Request;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::room::{FullTargets, full_targets};
+use crate::gateway::exchange::room::{FullTargets, full_now, full_targets, has_needs};
 use crate::gateway::provider::breaker::{Among, Choice, Flight, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::report::diagnosis::Diagnosis;
@@ -264,11 +264,7 @@ impl Attempt {
     /// Rule that chooses a target for the request among those that were not tried.
     #[inline]
     pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> Choice {
-        let until = match request.model().and_then(|model| model.queue) {
-            Some(queue) => cx.now.mono.after(request.may_wait(queue.wait)),
-            None => Mono::NEVER,
-        };
-        let full = full_targets(request, &mut cx.accounts.targets, cx.now, until);
+        let full = if has_needs(request) { full_now(request, cx) } else { FullTargets::default() };
         self.choice_among(request, draft, request.owner(cx), cx.now.mono, &full)
     }
 

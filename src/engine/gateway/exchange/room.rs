@@ -5,6 +5,7 @@ use super::fault::{Fault, FaultKind};
 use super::request::Request;
 use crate::base::time::{Mono, Now, Unix};
 use crate::gateway::accounts::targets::TargetMeter;
+use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::meter::TargetShare;
 use std::time::Duration;
@@ -34,11 +35,27 @@ impl FullTargets {
     }
 }
 
+/// True if a target of the request has limits.
+#[inline]
+pub(crate) fn has_needs(request: &Request) -> bool {
+    request.extras.as_ref().is_some_and(|extras| !extras.reserved.needs.is_empty())
+}
+
+/// Targets whose limits have no room for a request that begins to wait now.
+#[cold]
+pub(crate) fn full_now(request: &Request, cx: &mut Cx) -> FullTargets {
+    let until = match request.model().and_then(|model| model.queue) {
+        Some(queue) => cx.now.mono.after(request.may_wait(queue.wait)),
+        None => Mono::NEVER,
+    };
+    full_targets(request, &mut cx.accounts.targets, cx.now, until)
+}
+
 /// Targets whose limits have no room for the request. `until`: moment until which it may wait.
 #[inline]
 pub(crate) fn full_targets(request: &Request, targets: &mut TargetMeter, now: Now, until: Mono) -> FullTargets {
     match &request.extras {
-        Some(extras) if !extras.reserved.needs.is_empty() => look(request, &extras.reserved, targets, now, until),
+        Some(extras) if has_needs(request) => look(request, &extras.reserved, targets, now, until),
         _ => FullTargets::default(),
     }
 }

@@ -4,14 +4,12 @@
 use super::providers::{Declared, Provider};
 use crate::policy::catalog::{Catalog, Model, Target, TargetAccounts};
 use crate::policy::plan::caps::{Cap, Caps, LimitList, Per};
-use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
+use crate::policy::plan::{Group, PATH_SEPARATOR, Plan, TARGET_MARK};
 use crate::policy::settings::reader::Reader;
 use crate::policy::window::Period;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Mark before the names of these accounts. The name of a group has no control character.
-pub const MARK: char = '\u{1}';
 /// Sign in place of `/` in an upstream model, since a name contains no separator of a path.
 const SLASH: char = '\u{2044}';
 /// Window of a limit `per = "window"`.
@@ -20,7 +18,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Names of the accounts of a provider, of one of its credentials (from 0 on) and of a model there.
 pub fn names(provider: &str, credential: usize, model: &str) -> [String; 3] {
     let model = model.replace(PATH_SEPARATOR, &SLASH.to_string());
-    [format!("{MARK}{provider}"), format!("{MARK}{provider}#{}", credential + 1), format!("{MARK}{provider}:{model}")]
+    [
+        format!("{TARGET_MARK}{provider}"),
+        format!("{TARGET_MARK}{provider}#{}", credential + 1),
+        format!("{TARGET_MARK}{provider}:{model}"),
+    ]
 }
 
 /// Names of the accounts of a target with this label, and its upstream model.
@@ -32,7 +34,7 @@ pub fn names_of_label(label: &str) -> Option<([String; 3], &str)> {
 
 /// The name of an account for people: `openai`, `openai#2` or `openai/gpt`.
 pub fn shown(name: &str) -> String {
-    name.trim_start_matches(MARK).replacen(':', "/", 1).replace(SLASH, "/")
+    name.trim_start_matches(TARGET_MARK).replacen(':', "/", 1).replace(SLASH, "/")
 }
 
 /// Limits that an attempt at a target counts in, in the order of [`names`].

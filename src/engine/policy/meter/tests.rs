@@ -3,6 +3,7 @@ mod lengths;
 mod shares;
 mod strict;
 mod trees;
+mod whole;
 
 use super::*;
 use crate::base::rng::Rng;

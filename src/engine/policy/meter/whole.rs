@@ -3,7 +3,7 @@
 
 use super::account::MeterAccount;
 use super::limit::{Limit, LimitReason, counting, limit, longest, wants};
-use super::windows::{Amount, Counted};
+use super::windows::{Amount, Counted, Lease};
 use super::{Hold, Meter, PathIx, Payer};
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
@@ -51,6 +51,8 @@ pub struct TargetShare {
     pub needs: Box<[Amount]>,
     /// Reservation of the present attempt.
     pub hold: Option<Hold>,
+    /// Its lease from a shared ledger.
+    pub lease: Option<Box<Lease>>,
 }
 
 /// Settled use and reservations of what `cap` limits.

@@ -2,8 +2,8 @@
 //! count.
 
 use super::super::keys::KeyIx;
-use super::super::plan::PATH_SEPARATOR;
 use super::super::plan::caps::{LimitSpan, Resource};
+use super::super::plan::{PATH_SEPARATOR, TARGET_MARK};
 use super::super::window::DAY_MS;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -109,6 +109,13 @@ pub struct Lease {
     pub path: PathIx,
     /// What it counts in: the spans of the key, then those of each group of the path, the nearest to the key first.
     pub parts: Arc<[LeasePart]>,
+}
+
+impl Lease {
+    /// True if it counts in the accounts of targets, which admit only what fits as a whole.
+    pub fn is_of_targets(&self) -> bool {
+        self.parts.first().is_some_and(|part| part.account.starts_with(TARGET_MARK))
+    }
 }
 
 /// A span of a key or a group, and the window of it that a request counts in.

@@ -25,6 +25,10 @@ pub const REPLACEMENTS_MAX: usize = 3;
 /// Separator of the names in a path of groups. Names cannot contain it.
 pub const PATH_SEPARATOR: char = '/';
 
+/// Beginning of the names of the accounts of targets, providers and credentials. The name of a group has no control
+/// character.
+pub const TARGET_MARK: &str = "\u{1}:";
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Range of the length of a plan's window.

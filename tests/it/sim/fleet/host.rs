@@ -229,7 +229,7 @@ impl Host {
                 }
             },
             Use::Served(_, lease) => lease,
-            Use::Returned(_) => return Ok(()),
+            Use::Left(..) | Use::Returned(_) => return Ok(()),
         };
         let told = ledger.told.get(&self.writer).copied().unwrap_or(0);
         while self.taken < told && self.unreported.pop_front().is_some() {

@@ -288,7 +288,7 @@ impl Server {
             match one {
                 Use::Took(grant, key, lease) => self.take(speaker, *grant, key, lease, lives),
                 Use::Served(key, lease) => self.serve(speaker, key, lease, lives),
-                Use::Returned(_) => {}
+                Use::Left(..) | Use::Returned(_) => {}
             }
         }
         for row in rows {

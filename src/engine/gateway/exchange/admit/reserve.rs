@@ -6,11 +6,13 @@ use super::strict::{self, NoBound};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::event::{DriverCall, Effect};
+use crate::gateway::exchange::event::{DriverCall, Effect, Flow};
 use crate::gateway::exchange::job::{Admitted, RequestJob};
+use crate::gateway::exchange::own_events::EventWriter;
 use crate::gateway::exchange::request::{Asked, Request};
 use crate::gateway::exchange::room::note_needs;
 use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, Reserving, State};
+use crate::gateway::exchange::target_hold;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, AskedLimits, Release, Ruling, Use, Wish};
 use crate::policy::keys::KeyIx;
@@ -177,9 +179,31 @@ impl Reserving {
         Reserving { draft, lease: kept, asked: call.cx.now.unix, by }
     }
 
+    /// A deadline of the question or of the request has expired, or a heartbeat is due.
+    pub(crate) fn due(self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
+        let now = call.cx.now.mono;
+        if self.by <= now {
+            return self.not_ruled(job, call);
+        }
+        if let Some(fault) = job.overdue(flow.unread, now) {
+            return NextStep::End(State::Reserving(self), Box::new(fault));
+        }
+        let state = self.draft.as_ref().and_then(|draft| draft.state.as_ref());
+        let effect = job.heartbeat(flow.drained, EventWriter::Opening(state), call);
+        NextStep::Enter(State::Reserving(self), effect)
+    }
+
     /// The ledger has answered. A ledger in a file has only taken the promise of a request that is admitted.
     pub(crate) fn ruled(self, job: &mut RequestJob, ask: &Ask, ruling: Ruling, call: &mut DriverCall) -> NextStep {
         let cx = &mut *call.cx;
+        if ask.lease.is_of_targets() {
+            let admitted = match ruling {
+                Ruling::Admitted => Some(true),
+                Ruling::Refused(..) | Ruling::Less(_) => Some(false),
+                Ruling::Called | Ruling::Looked | Ruling::Unavailable => None,
+            };
+            return target_hold::ruled(self, job, admitted, cx);
+        }
         if ruling == Ruling::Unavailable {
             return self.not_ruled(job, call);
         }
@@ -214,9 +238,12 @@ impl Reserving {
         NextStep::refuse(draft, refusal)
     }
 
-    /// The ledger has not answered: follows `on_outage`.
+    /// The ledger has not decided: follows `on_outage`.
     pub(crate) fn not_ruled(self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
         let cx = &mut *call.cx;
+        if self.lease.is_of_targets() {
+            return target_hold::ruled(self, job, None, cx);
+        }
         let alone = cx.goes_on_alone() && job.request.strict().is_none();
         let Some(draft) = self.draft else {
             let effect = if alone { Effect::Quota } else { Effect::refuse(Refusal::store()) };

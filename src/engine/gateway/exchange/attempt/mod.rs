@@ -15,7 +15,6 @@ use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
 use crate::base::limits::SEND_SLICE;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::target_hold::reserve;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
@@ -64,9 +63,6 @@ impl Attempting {
 
     /// Begins an attempt at the chosen target, whose body has been written.
     pub(super) fn begin(job: &mut RequestJob, draft: Outgoing, cx: &mut Cx) -> NextStep {
-        if !reserve(job, cx) {
-            return NextStep::Another(draft, Box::new(Fault::from(FaultKind::NoRoom)));
-        }
         let at = &mut job.attempt;
         at.attempts += 1;
         at.begun = cx.now.mono;
