@@ -10,6 +10,9 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     if vitals.flying > vitals.exchanges {
         return Err(format!("an attempt without its request: {vitals:?}"));
     }
+    if vitals.target_holds > vitals.holds {
+        return Err(format!("a reservation at a target without that of its request: {vitals:?}"));
+    }
     if vitals.queued > vitals.holds {
         return Err(format!("a request waits for a slot without a reservation: {vitals:?}"));
     }

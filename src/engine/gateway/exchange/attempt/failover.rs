@@ -73,6 +73,8 @@ fn after(job: &mut RequestJob, mut draft: Outgoing, fault: Fault, reused: bool, 
         job.attempt.was_stale();
         job.note_failed(&fault, cx.now.mono);
         job.no_verdict(cx);
+        // The provider may have read and counted the request.
+        leave_target(job, None, cx);
         draft.restart();
         cx.report.stats.stale_retries += 1;
         return NextStep::Attempt(draft);
