@@ -321,9 +321,9 @@ impl Cx {
         plan.unwrap_or_else(|| Plan::unlimited(&kind.plan))
     }
 
-    /// Quota status of a key and its groups.
-    pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        match self.access.payer(key, &self.setup.config) {
+    /// Quota status of a key and its groups, by the limits that count requests to `model`.
+    pub(crate) fn quota(&mut self, key: KeyIx, model: Option<&Arc<str>>) -> Option<QuotaStatus> {
+        match self.access.payer(key, &self.setup.config).map(|payer| Payer { model, ..payer }) {
             Ok(payer) => Some(self.accounts.meter.standing(payer, self.now.unix)),
             Err(_) => {
                 let payer = Payer { key, plan: &self.plan_of(key), path: PathIx::NONE, hosts: 1, model: None };

@@ -18,6 +18,7 @@ use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::notice::LedgerNotice;
+use crate::policy::plan::caps::Per;
 use crate::policy::window;
 use crate::store::api::{PastUse, StoreError, TargetUse};
 use crate::store::copy::SnapshotPlan;
@@ -96,6 +97,8 @@ impl Opened {
                 let durable = config.store.durability == Durability::BeforeReply;
                 let page_size = config.store.page_size;
                 store::open_owner(path, durable, page_size).and_then(|mut db| {
+                    // The rows of spills end promises.
+                    db.take_promises(false)?;
                     let mut warnings = spills.read(&mut db)?;
                     warnings.extend(lock::exposed(path));
                     db.take_promises(!inherits)?;
@@ -150,20 +153,20 @@ impl Opened {
         };
         // A clock that is behind will be set forward; usage before the build date is in no current period then.
         let now = now.unix.max(build::date());
-        // Windows of different lengths do not nest, so the longest does not always start first.
-        let targets = accounts(&config.providers, &config.catalog);
-        let groups = config.groups.iter().chain(&targets).map(|group| &group.limits);
-        let limits = config.plans.iter().chain(groups);
-        let spans = limits.flat_map(|limits| limits.all.spans().iter());
-        let starts = spans.filter(|span| !span.per.has_whole_days()).map(|span| span.per.bounds(now).0);
-        let window = starts.min().unwrap_or(now);
         let since = Unix(now.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
+        let targets = accounts(&config.providers, &config.catalog);
         let days = db.day_sums(since).map_err(failed)?;
         let target_days = if targets.is_empty() { Vec::new() } else { db.target_sums(since).map_err(failed)? };
         // Read first, so that the thread detects any later change.
         self.seen = db.keys_seen().map_err(failed)?;
         let keys = all_keys(db)?;
         self.clocks = db.writer_clocks().map_err(failed)?;
+        // Windows of different lengths do not nest, so the longest does not always start first.
+        let groups = config.groups.iter().chain(&targets).map(|group| &group.limits);
+        let spans = config.plans.iter().chain(groups).flat_map(|limits| limits.all.spans().iter().map(|span| span.per));
+        let own = keys.kinds().flat_map(|kind| kind.limits.iter().map(|cap| cap.per));
+        let starts = spans.chain(own).filter(|per| matches!(per, Per::Every(_)) && !per.has_whole_days());
+        let window = starts.map(|per| per.bounds(now).0).min().unwrap_or(now);
         let recent = db.rows_since(window).map_err(failed)?;
         db.rest().map_err(failed)?;
         Ok(Start {

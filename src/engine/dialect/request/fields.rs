@@ -124,6 +124,8 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// [`Fields::max_tokens`] is sent in place of the client's bound.
     pub(in crate::dialect) sets_bound: bool,
+    /// The client's own bound on completion tokens, if `max_tokens` has another one.
+    pub(in crate::dialect) client_tokens: Option<u64>,
     /// `thread`: the client wants the provider to store its conversation and will send only the continuation
     /// (messages).
     pub thread: bool,
@@ -194,6 +196,12 @@ impl Fields {
         self.predicts
     }
 
+    /// The client's own bound on completion tokens.
+    #[inline]
+    pub fn client_bound(&self) -> Option<u64> {
+        if self.sets_bound { self.client_tokens } else { self.max_tokens }
+    }
+
     /// Number of prompts that are read separately.
     #[inline]
     pub fn prompts(&self) -> u64 {
@@ -214,6 +222,7 @@ impl Fields {
             include_usage,
             max_tokens,
             sets_bound,
+            client_tokens: _,
             thread,
             texts,
             answers_per_text,

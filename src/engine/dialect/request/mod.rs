@@ -227,6 +227,7 @@ impl RequestScan {
     #[cold]
     pub fn set_bound(&mut self, bound: u64) {
         let fields = &mut self.fields;
+        fields.client_tokens = fields.client_bound();
         (fields.max_tokens, fields.sets_bound, fields.has_odd) = (Some(bound), true, true);
     }
 

@@ -17,6 +17,16 @@ use std::sync::Arc;
 /// Milliseconds for which a shared ledger is not asked again after it has refused an attempt.
 const REFUSED_MILLIS: u64 = 1000;
 
+/// Room that limits do not have for an attempt.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Lack {
+    /// Moment from which there is room, as far as it is known: the present if the end of running requests may make
+    /// room, the end of the clock if the attempt needs more than a whole limit.
+    pub(crate) from: Unix,
+    /// End of the window of the limit; the end of the clock if it has none.
+    pub(crate) renews: Unix,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct TargetMeter {
@@ -52,18 +62,18 @@ impl TargetMeter {
         run(&mut self.meter, payer)
     }
 
-    /// Moment from which there is room for an attempt that needs `need`, as far as it is known: `None` if there is,
-    /// `now` if the end of running requests may make room, the end of the clock if it needs more than a whole limit.
-    pub(crate) fn room(&mut self, at: &TargetAccounts, now: Unix, need: Amount) -> Option<Unix> {
+    /// The limit without room for an attempt that needs `need`; `None` if there is room.
+    pub(crate) fn lack(&mut self, at: &TargetAccounts, now: Unix, need: Amount) -> Option<Lack> {
         let refused = self.refused.iter().find(|(path, until)| *path == at.path && *until > now);
-        let until = refused.map(|(_, until)| *until);
-        let limit = self.of(at, |meter, payer| meter.has_room(payer, now, need, true)).err();
-        let from = limit.map(|limit| match limit.by {
-            LimitReason::Spent if limit.cap.resource != Resource::Running => limit.reset,
-            LimitReason::Reserved | LimitReason::Spent => now,
-            LimitReason::Share { .. } => Unix(u64::MAX),
+        let until = refused.map(|(_, until)| Lack { from: *until, renews: *until });
+        let limit = self.of(at, |meter, payer| meter.has_room(payer, now, need, None)).err();
+        let lack = limit.map(|limit| match (limit.by, limit.cap.resource) {
+            (LimitReason::Share { .. }, _) => Lack { from: Unix(u64::MAX), renews: Unix(u64::MAX) },
+            (_, Resource::Running) => Lack { from: now, renews: Unix(u64::MAX) },
+            (LimitReason::Spent, _) => Lack { from: limit.reset, renews: limit.reset },
+            (LimitReason::Reserved, _) => Lack { from: now, renews: limit.reset },
         });
-        from.max(until)
+        lack.max(until)
     }
 
     /// What a shared ledger is asked for an attempt that needs `need`: all of it must fit into each limit.

@@ -207,7 +207,11 @@ impl Clients {
         let Some(client) = self.table.get_mut(request.client) else { return AfterResponse::Close };
         let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
         let after = client.after_response(request.meta, asks_close || cx.lifecycle.is_stopping());
-        let quota = if let Some(key) = request.found.key { cx.quota(key) } else { None };
+        let quota = if let Some(key) = request.found.key {
+            cx.quota(key, request.model().map(|model| &model.id))
+        } else {
+            None
+        };
         // The end of the limit that refused the request, otherwise of the key's window.
         let of_limit = reply.refusal.and_then(|refusal| refusal.reset);
         let reset = of_limit.or(quota.map(|quota| quota.reset_at)).unwrap_or(cx.now.unix);

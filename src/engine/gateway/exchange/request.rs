@@ -155,7 +155,7 @@ impl Request {
     }
 
     /// The requested model, once known.
-    pub(super) fn model(&self) -> Option<&Model> {
+    pub(crate) fn model(&self) -> Option<&Model> {
         self.asked.and_then(|asked| self.setup.config.catalog.get(asked.model as usize))
     }
 

@@ -4,7 +4,7 @@ use super::event::ClientMessage;
 use super::fault::{Fault, FaultKind};
 use super::request::Request;
 use crate::base::time::{Mono, Now, Unix};
-use crate::gateway::accounts::targets::TargetMeter;
+use crate::gateway::accounts::targets::{Lack, TargetMeter};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::meter::TargetShare;
@@ -19,19 +19,22 @@ pub(crate) struct FullTargets {
     pub(crate) late: u64,
     /// Moment from which the first of them has room; the present if the end of running requests may make room.
     again: Option<Unix>,
+    /// The first end of a window of a limit without room.
+    renews: Option<Unix>,
 }
 
 impl FullTargets {
-    /// Moment at which the first of them has room without another event; `NEVER` if there is none.
+    /// Moment at which one of them may have room without another event; `NEVER` if there is none.
     pub(crate) fn renewal(&self, now: Now) -> Mono {
-        let wait = self.again.map(|again| again.0.saturating_sub(now.unix.0)).filter(|wait| *wait > 0);
+        let wait = self.renews.map(|renews| renews.0.saturating_sub(now.unix.0)).filter(|wait| *wait > 0);
         wait.map_or(Mono::NEVER, |wait| now.mono.after(Duration::from_millis(wait)))
     }
 
     /// The failure of a request that no target has room for.
     pub(crate) fn fault(&self, now: Unix) -> Fault {
-        let wait = self.again.map_or(0, |again| again.0.saturating_sub(now.0));
-        Fault { retry_after: Some(wait.div_ceil(1000).max(1)), ..FaultKind::NoRoom.into() }
+        // A request that needs more than a whole limit never has room.
+        let wait = self.again.filter(|again| *again < Unix(u64::MAX)).map(|again| again.0.saturating_sub(now.0));
+        Fault { retry_after: wait.map(|wait| wait.div_ceil(1000).max(1)), ..FaultKind::NoRoom.into() }
     }
 }
 
@@ -64,12 +67,13 @@ pub(crate) fn full_targets(request: &Request, targets: &mut TargetMeter, now: No
 fn look(request: &Request, share: &TargetShare, targets: &mut TargetMeter, now: Now, until: Mono) -> FullTargets {
     let mut full = FullTargets::default();
     for ((index, target), need) in request.targets().iter().enumerate().zip(&share.needs) {
-        let from = target.accounts.as_ref().and_then(|at| targets.room(at, now.unix, *need));
-        let (Some(from), bit) = (from, 1u64.checked_shl(index as u32).unwrap_or(0)) else { continue };
+        let lack = target.accounts.as_ref().and_then(|at| targets.lack(at, now.unix, *need));
+        let (Some(Lack { from, renews }), bit) = (lack, 1u64.checked_shl(index as u32).unwrap_or(0)) else { continue };
         let wait = Duration::from_millis(from.0.saturating_sub(now.unix.0));
         full.bits |= bit;
         full.late |= if now.mono.after(wait) > until { bit } else { 0 };
         full.again = Some(full.again.map_or(from, |again| again.min(from)));
+        full.renews = Some(full.renews.map_or(renews, |first| first.min(renews)));
     }
     full
 }

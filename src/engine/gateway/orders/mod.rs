@@ -119,7 +119,8 @@ impl OrderSink {
                 return asks.push(ask);
             }
         }
-        self.push(Order::Asks(vec![ask]));
+        // Before rows: the row of a request ends its promise.
+        self.all().insert(0, Order::Asks(vec![ask]));
     }
 
     /// Adds a use of a grant.

@@ -86,9 +86,13 @@ impl MeterAccount {
     fn begun(&self, span: &LimitSpan, now: Unix, held: Held<'_>) -> SpanCount {
         let Some(known) = self.counts.get(self.limits.window()) else { return SpanCount::default() };
         let bounds = span.per.bounds(now);
-        let WindowUse { requests, mut used } = known.windows.overlapping(bounds);
+        let WindowUse { mut requests, mut used } = known.windows.overlapping(bounds);
         if span.per.has_whole_days() {
             used = self.days_within(bounds);
+        }
+        // The models of earlier requests are not known here.
+        if span.models.text().is_some() {
+            (requests, used) = (0, Amount::default());
         }
         let inside = |open: &Open| bounds.0 <= open.admitted && open.admitted < bounds.1;
         let reserved = reserved(span, held, inside);
@@ -152,7 +156,7 @@ impl MeterAccount {
     /// Ends a request that does not count after all.
     pub(super) fn cancel(&mut self, open: &Open) {
         self.running = self.running.saturating_sub(1);
-        self.counts_of(open.model.as_deref()).for_each(|(_, count)| count.windows.cancel(open));
+        self.counts_of(open.model.as_deref()).for_each(|(span, count)| count.windows.cancel(open, span));
     }
 
     /// Ends a request with `used`. It counts in the windows of its admission.

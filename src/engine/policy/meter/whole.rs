@@ -77,10 +77,10 @@ fn room(account: &MeterAccount, limits: &[Cap], model: Option<&str>) -> Amount {
     })
 }
 
-/// Part of `need` that a limit counts, at least 1. `is_new`: of a request that is not counted yet.
-fn needed(cap: &Cap, need: Amount, is_new: bool) -> u64 {
+/// Part of `need` that a limit counts, at least 1. `counted`: the request is counted already.
+fn needed(cap: &Cap, need: Amount, counted: bool) -> u64 {
     match cap.resource {
-        Resource::Requests | Resource::Running => is_new.into(),
+        Resource::Requests | Resource::Running => (!counted).into(),
         Resource::Tokens | Resource::Budget => wants(cap, need).max(1),
     }
 }
@@ -91,18 +91,20 @@ fn lacking(
     plan: &Plan,
     of_group: bool,
     now: Unix,
-    (need, is_new): (Amount, bool),
+    (need, since): (Amount, Option<Unix>),
     model: Option<&str>,
 ) -> Option<Limit> {
     longest(counting(&plan.all, model).filter_map(|cap| {
-        let ((used, reserved), need) = (taken(account, cap), needed(cap, need, is_new));
+        let ((used, reserved), need) = (taken(account, cap), needed(cap, need, since.is_some()));
         let left = cap.total.saturating_sub(used);
         let by = match need {
             _ if need > cap.total => LimitReason::Share { need, left },
             _ if need > left || cap.resource == Resource::Running => LimitReason::Spent,
             _ => LimitReason::Reserved,
         };
-        (need > left.saturating_sub(reserved)).then(|| limit(cap, by, account, plan, of_group, now))
+        // A running request counts in the windows of its admission.
+        let has_left = since.is_some_and(|since| since < account.bounds(cap.span).0);
+        (has_left || need > left.saturating_sub(reserved)).then(|| limit(cap, by, account, plan, of_group, now))
     }))
 }
 
@@ -122,13 +124,13 @@ impl Meter {
         least
     }
 
-    /// Fails with the limit that has no room for `need`; of several, the one that lasts longest. `is_new`: the request
-    /// is not counted yet.
-    pub fn has_room(&mut self, payer: Payer<'_>, now: Unix, need: Amount, is_new: bool) -> Result<(), Limit> {
+    /// Fails with the limit that has no room for `need`; of several, the one that lasts longest. `since`: moment of
+    /// the admission of a request that is counted already, and needs so much more.
+    pub fn has_room(&mut self, payer: Payer<'_>, now: Unix, need: Amount, since: Option<Unix>) -> Result<(), Limit> {
         let model = payer.model_id();
-        let mut found = lacking(self.at(payer.key, payer.plan, now), payer.plan, false, now, (need, is_new), model);
+        let mut found = lacking(self.at(payer.key, payer.plan, now), payer.plan, false, now, (need, since), model);
         self.tree.each(payer.path, &self.open, now, |node| {
-            let more = lacking(&node.account, &node.share(payer.hosts), true, now, (need, is_new), model);
+            let more = lacking(&node.account, &node.share(payer.hosts), true, now, (need, since), model);
             found = longest(found.take().into_iter().chain(more));
         });
         found.map_or(Ok(()), Err)
@@ -136,7 +138,7 @@ impl Meter {
 
     /// Admits one request, counts it and reserves `need`, if every limit has room for all of it.
     pub fn admit_whole(&mut self, payer: Payer<'_>, now: Unix, need: Amount) -> Result<Hold, Limit> {
-        self.has_room(payer, now, need, true)?;
+        self.has_room(payer, now, need, None)?;
         Ok(self.hold(payer, now, need, false))
     }
 

@@ -445,12 +445,12 @@ impl Windows {
     }
 
     /// Ends a request that does not count after all. In a window that has been left it stays counted as a request.
-    pub(super) fn cancel(&mut self, open: &Open) {
+    pub(super) fn cancel(&mut self, open: &Open, span: &LimitSpan) {
         let present = &mut self.present;
         if present.entered <= open.admitted && open.admitted < present.bounds.1 {
             present.requests = present.requests.saturating_sub(1).max(present.from_others.requests);
-            present.reserved = present.reserved.minus(open.reserved);
         }
+        self.end(open, span, Amount::default());
     }
 
     /// Ends a request with `used`.

@@ -124,7 +124,11 @@ impl Checks {
     /// Reads a member that matters for some pass-through requests. Only a number of images is refused.
     pub(super) fn beside_needed(&mut self, passthrough: Passthrough, value: Raw<'_>) -> Result<(), Stop> {
         match self.name {
-            Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
+            Name::MaxTokens => {
+                self.plain_max = whole_number(value).and_then(NonZeroU64::new);
+                // A prompt that is only repeated.
+                self.fields.max_tokens = whole_number(value).filter(|most| *most == 0);
+            }
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.generated_per_text = answers(value),
             Name::Suffix => self.query = token_count(value),

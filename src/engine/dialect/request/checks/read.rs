@@ -357,6 +357,11 @@ impl HeldString {
                 tokens.add((length / FILE_BYTES_PER_TOKEN).clamp(IMAGE_TOKENS, FILE_TOKENS_MAX));
                 tokens.medium(CountedMedia { files: 1, ..none });
             }
+            // Data as short as a word, or an address of an unknown form: a small image can have many pixels.
+            (ObjectType::Image | ObjectType::File, MemberName::Media | MemberName::File) => {
+                tokens.text(buf, self.span, true);
+                tokens.medium(if kind == ObjectType::Image { image } else { CountedMedia { files: 1, ..none } });
+            }
             _ if self.span.len() > LATER_BYTES_MAX => {
                 tokens.add(length / UNSEEN_BYTES_PER_TOKEN);
                 tokens.medium(string);

@@ -8,6 +8,7 @@ use crate::gateway::exchange::body::reading::first_target;
 use crate::gateway::exchange::event::DriverCall;
 use crate::gateway::exchange::job::{Attempt, RequestJob};
 use crate::gateway::exchange::request::{Asked, Request};
+use crate::gateway::exchange::room::note_needs;
 use crate::gateway::exchange::state::{NextStep, Outgoing};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::report::access_log::Replaced;
@@ -90,6 +91,9 @@ pub(super) fn replace_model(
     }
     job.request.asked = Some(before);
     if !is_rewritten {
+        // The other models were asked about their own targets.
+        let prompt = before.prompt.map_or(before.about.into(), |count| count.get().into());
+        note_needs(&mut job.request, prompt, &draft, &call.message);
         return Err(draft);
     }
     // No other model is tried again.

@@ -2,7 +2,7 @@
 //! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
 use super::replace::{instead_of, is_exhausted, replace_model};
-use super::strict::{self, NoBound};
+use super::strict::{self, ASKS_MAX, NoBound};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -116,6 +116,8 @@ impl Reserving {
         }
         let hold = match call.cx.accounts.meter.admit_whole(payer, now, need) {
             Ok(hold) => hold,
+            // Another request has reserved since its bound was computed.
+            Err(_) if strict.asked <= ASKS_MAX => return Reserving::less(job, draft, Amount::MAX, call),
             Err(limit) => return instead_of(&limit, job, draft, need, call),
         };
         job.admitted(hold, None, now);
@@ -125,7 +127,7 @@ impl Reserving {
         NextStep::Enter(State::Reserving(reserving), Effect::Rearm)
     }
 
-    /// The shared ledger has less left than a request would reserve: it is bounded by that, and asks again.
+    /// There is less left than a request would reserve, at most `left`: it is bounded by that, and asks again.
     #[cold]
     fn less(job: &mut RequestJob, mut draft: Outgoing, left: Amount, call: &mut DriverCall) -> NextStep {
         match strict::bound_again(job, &mut draft, left, call) {

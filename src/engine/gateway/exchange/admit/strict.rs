@@ -63,8 +63,8 @@ pub(crate) fn bound(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mu
     }
 }
 
-/// Questions to a shared ledger about one request, before it asks for its least reservation.
-const ASKS_MAX: u8 = 3;
+/// Questions about one request, to a shared ledger or the meter, before it asks for its least reservation.
+pub(super) const ASKS_MAX: u8 = 3;
 
 /// Bounds a request again, since a shared ledger has only `left` for it.
 pub(super) fn bound_again(
@@ -115,7 +115,7 @@ fn bound_within(
         draft.scan.prompt_most(endpoint, call.message.body, image, file).saturating_add(beside)
     };
     let longest = model.capabilities.max_output_tokens;
-    let want = match fields.max_tokens {
+    let want = match fields.client_bound() {
         _ if is_media => 0,
         Some(own) => own.min(longest.unwrap_or(u64::MAX)),
         None => longest.unwrap_or(model.default_max_tokens),
@@ -132,7 +132,7 @@ fn bound_within(
     };
     let least = request.setup.config.server.strict_min_tokens.min(want);
     if !fits(least) {
-        let limit = meter.has_room(payer, now, reserved(least).amount(), true).err();
+        let limit = meter.has_room(payer, now, reserved(least).amount(), None).err();
         return Err(limit.map_or(NoBound::Refused(Refusal::internal()), |limit| NoBound::Full(Box::new(limit))));
     }
     // The largest bound that the limits pay for.
@@ -175,7 +175,7 @@ fn reserve_again(job: &mut RequestJob, fault: &Fault, cx: &mut Cx) -> bool {
     let (meter, more) = (&mut cx.accounts.meter, strict.amount());
     // A shared ledger knows only one reservation of the request.
     let Some(admitted) = job.admitted.as_ref().filter(|admitted| admitted.lease.is_none()) else { return false };
-    let has_room = meter.has_room(payer, cx.now.unix, more, false).is_ok();
+    let has_room = meter.has_room(payer, cx.now.unix, more, Some(admitted.at)).is_ok();
     if has_room {
         meter.extend(&admitted.hold, more);
         promise(job, NO_EXCHANGE, cx);

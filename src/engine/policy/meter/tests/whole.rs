@@ -30,7 +30,7 @@ fn lacking_limit_is_told_with_the_moment_of_its_renewal() {
     let (plan, path, now) = (Plan::unlimited("").settled(""), meter.path_of("g").unwrap(), Unix(START + 10_000));
     let payer = Payer { key: KeyIx(0), plan: &plan, path, hosts: 1, model: None };
     let lacks = |meter: &mut Meter, now, tokens| {
-        meter.has_room(payer, now, need(tokens, 0), true).map_err(|limit| (limit.cap.resource, limit.by, limit.reset))
+        meter.has_room(payer, now, need(tokens, 0), None).map_err(|limit| (limit.cap.resource, limit.by, limit.reset))
     };
     let (spent, next) = ((Resource::Requests, LimitReason::Spent, Unix(START + MINUTE)), Unix(START + MINUTE));
     assert_eq!(lacks(&mut meter, now, 100), Ok(()));
@@ -84,7 +84,7 @@ fn random_requests_are_admitted_exactly_while_they_fit() {
                 open.len() as u64 + 1,
             ];
             let fits = sums.iter().zip(TOTALS).all(|(sum, total)| *sum <= total);
-            assert_eq!(meter.has_room(payer, now, wants, true).is_ok(), fits, "seed {seed}: {sums:?}");
+            assert_eq!(meter.has_room(payer, now, wants, None).is_ok(), fits, "seed {seed}: {sums:?}");
             let hold = meter.admit_whole(payer, now, wants);
             assert_eq!(hold.is_ok(), fits, "seed {seed}");
             if let Ok(hold) = hold {
@@ -95,4 +95,35 @@ fn random_requests_are_admitted_exactly_while_they_fit() {
         assert!(all.len() > 20, "seed {seed}: {}", all.len());
         open.into_iter().for_each(|(_, hold)| meter.cancel(hold));
     }
+}
+
+#[test]
+fn running_request_needs_room_in_the_windows_of_its_admission() {
+    let mut meter = meter(&["tokens=100/1m"]);
+    let (plan, path, now) = (Plan::unlimited("").settled(""), meter.path_of("g").unwrap(), Unix(START + 10_000));
+    let payer = Payer { key: KeyIx(0), plan: &plan, path, hosts: 1, model: None };
+    let hold = meter.admit_whole(payer, now, need(60, 0)).unwrap();
+    assert!(meter.has_room(payer, now, need(40, 0), Some(now)).is_ok());
+    assert!(meter.has_room(payer, now, need(41, 0), Some(now)).is_err());
+    // The next window has room, but what the request uses counts in the one that has passed.
+    let next = Unix(START + MINUTE + 1);
+    assert!(meter.has_room(payer, next, need(1, 0), Some(now)).is_err());
+    assert!(meter.has_room(payer, next, need(100, 0), None).is_ok());
+    meter.settle(hold, need(60, 0));
+}
+
+#[test]
+fn request_that_was_not_sent_gives_back_its_part_of_a_limit_that_was_added_meanwhile() {
+    let mut meter = meter(&["tokens=100/1m"]);
+    let (plan, path, now) = (Plan::unlimited("").settled(""), meter.path_of("g").unwrap(), Unix(START + 10_000));
+    let payer = Payer { key: KeyIx(0), plan: &plan, path, hosts: 1, model: None };
+    let hold = meter.admit_whole(payer, now, need(60, 0)).unwrap();
+    let caps = ["tokens=100/1m", "tokens=100/month"].map(|text| Cap::parse(text).unwrap()).into_iter();
+    let list = LimitList::new("g", Per::of_window(Duration::from_secs(60)), Per::Calendar(Period::Month), caps);
+    let limits = Plan { all: list, ..Plan::unlimited("g") };
+    assert!(meter.configure(&[Group { parent: None, path: "g".into(), limits }], Unix(now.0 + 1)));
+    let later = Unix(now.0 + 2);
+    assert!(meter.has_room(payer, later, need(41, 0), None).is_err());
+    meter.cancel(hold);
+    assert!(meter.has_room(payer, later, need(100, 0), None).is_ok());
 }
