@@ -14,7 +14,7 @@ use crate::policy::plan::caps::Resource;
 use crate::policy::plan::{PATH_SEPARATOR, Plan};
 use std::sync::Arc;
 
-/// Milliseconds for which a shared ledger is not asked again after it has refused an attempt.
+/// Milliseconds for which no attempt is made after a shared ledger, or this host's share of a limit, has refused one.
 const REFUSED_MILLIS: u64 = 1000;
 
 /// Room that limits do not have for an attempt.
@@ -35,7 +35,7 @@ pub(crate) struct TargetMeter {
     nobody: Plan,
     /// Hosts that divide the limits while a shared ledger cannot be reached; 1 without one.
     hosts: u32,
-    /// Paths that a shared ledger has refused a moment ago, and until when it is not asked again.
+    /// Paths for which an attempt was refused a moment ago, and until when no other one is made.
     refused: Vec<(Arc<str>, Unix)>,
 }
 
@@ -93,7 +93,8 @@ impl TargetMeter {
         self.of(at, |meter, payer| meter.grant(payer, asked, lease))
     }
 
-    /// A shared ledger has refused an attempt: it is asked again a moment later at the earliest.
+    /// A shared ledger or this host's share of a limit has refused an attempt: the next one is a moment later at the
+    /// earliest.
     pub(crate) fn refused(&mut self, at: &TargetAccounts, now: Unix) {
         self.refused.retain(|(path, until)| *until > now && *path != at.path);
         self.refused.push((at.path.clone(), Unix(now.0.saturating_add(REFUSED_MILLIS))));

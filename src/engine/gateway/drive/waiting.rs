@@ -103,7 +103,7 @@ impl Driver {
             self.cx.access.lookups.sums.add(key, 0, self.cx.now.mono);
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
-        let exchange = self.exchanges.get(id).filter(|one| one.state.is_reserving());
+        let exchange = self.exchanges.get(id).filter(|one| one.state.awaits_ruling(&ask.lease));
         if let Some(cid) = exchange.map(|one| one.job.request.client) {
             self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
             // The clocks of the exchange may have started.

@@ -19,6 +19,7 @@ use crate::gateway::memory::shares::Promise;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Origin;
 use crate::policy::keys::KeyIx;
+use crate::policy::meter::Lease;
 use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
@@ -285,9 +286,9 @@ impl State {
         matches!(self, State::Identifying { .. })
     }
 
-    /// True during a query to a shared ledger.
-    pub(crate) fn is_reserving(&self) -> bool {
-        matches!(self, State::Reserving(_))
+    /// True if it waits for a ledger's answer about this lease. An earlier question may be answered late.
+    pub(crate) fn awaits_ruling(&self, lease: &Lease) -> bool {
+        matches!(self, State::Reserving(reserving) if *reserving.lease == *lease)
     }
 
     /// True if it waits for a slot.

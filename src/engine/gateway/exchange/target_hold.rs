@@ -9,6 +9,7 @@ use crate::base::limits::ASK_TIMEOUT;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::policy::ask::{Ask, Release, Use, Wish};
+use crate::policy::catalog::TargetAccounts;
 use crate::policy::meter::{Amount, Hold, Lease};
 use crate::policy::refusal::Refusal;
 
@@ -22,8 +23,8 @@ pub(crate) fn must_reserve(job: &RequestJob) -> bool {
 #[cold]
 pub(crate) fn reserve(job: &mut RequestJob, draft: Outgoing, call: &mut DriverCall) -> NextStep {
     let (index, accounts) = (job.attempt.target as usize, job.target().and_then(|target| target.accounts.clone()));
-    let share = &mut job.request.extras.get_or_insert_default().reserved;
-    let need = share.needs.get(index).copied().unwrap_or_default();
+    let needs = job.request.extras.as_ref().map_or(&[][..], |extras| &extras.reserved.needs);
+    let need = needs.get(index).copied().unwrap_or_default();
     let Some(accounts) = accounts else { return NextStep::Attempt(draft) };
     let now = call.cx.now;
     let cx = &mut *call.cx;
@@ -40,12 +41,25 @@ pub(crate) fn reserve(job: &mut RequestJob, draft: Outgoing, call: &mut DriverCa
     if cx.is_shared() && !cx.goes_on_alone() {
         return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::Store)));
     }
-    share.hold = cx.accounts.targets.hold(&accounts, now.unix, need);
-    if share.hold.is_some() { NextStep::Attempt(draft) } else { without_room(draft) }
+    hold(job, draft, &accounts, need, cx)
+}
+
+/// Reserves what an attempt needs without asking. In an outage of a shared ledger, this host has its share.
+fn hold(job: &mut RequestJob, draft: Outgoing, accounts: &TargetAccounts, need: Amount, cx: &mut Cx) -> NextStep {
+    let share = &mut job.request.extras.get_or_insert_default().reserved;
+    share.hold = cx.accounts.targets.hold(accounts, cx.now.unix, need);
+    match &share.hold {
+        Some(_) => NextStep::Attempt(draft),
+        None => without_room(draft, accounts, cx),
+    }
 }
 
 /// The present target has no room: another one may have.
-fn without_room(draft: Outgoing) -> NextStep {
+fn without_room(draft: Outgoing, accounts: &TargetAccounts, cx: &mut Cx) -> NextStep {
+    // Only the shared ledger knows when there is room again.
+    if cx.is_shared() {
+        cx.accounts.targets.refused(accounts, cx.now.unix);
+    }
     NextStep::Another(draft, Box::new(Fault::from(FaultKind::NoRoom)))
 }
 
@@ -56,22 +70,16 @@ pub(crate) fn ruled(reserving: Reserving, job: &mut RequestJob, admitted: Option
     let (Some(draft), Some(accounts)) = (draft, job.target().and_then(|target| target.accounts.clone())) else {
         return NextStep::Enter(State::Ended, Effect::refuse(Refusal::internal()));
     };
-    let share = &mut job.request.extras.get_or_insert_default().reserved;
     match admitted {
         Some(true) => {
+            let share = &mut job.request.extras.get_or_insert_default().reserved;
             let lease = Box::new(Lease { shared: true, ..*lease });
             share.hold = Some(cx.accounts.targets.grant(&accounts, asked, &lease));
             share.lease = Some(lease);
             NextStep::Attempt(draft)
         }
-        Some(false) => {
-            cx.accounts.targets.refused(&accounts, cx.now.unix);
-            without_room(draft)
-        }
-        None if cx.goes_on_alone() => {
-            share.hold = cx.accounts.targets.hold(&accounts, cx.now.unix, lease.reserved);
-            if share.hold.is_some() { NextStep::Attempt(draft) } else { without_room(draft) }
-        }
+        Some(false) => without_room(draft, &accounts, cx),
+        None if cx.goes_on_alone() => hold(job, draft, &accounts, lease.reserved, cx),
         None => NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::Store))),
     }
 }
