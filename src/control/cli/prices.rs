@@ -34,8 +34,9 @@ pub struct PricesArgs {
     /// Price list: LiteLLM's model_prices_and_context_window.json, or the api.json of models.dev
     #[arg(long, value_name = "FILE", conflicts_with = "fetch")]
     from: Option<PathBuf>,
-    /// Download the price list over HTTPS [default URL: https://models.dev/api.json]
+    /// Address that the price list is downloaded from.
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = MODELS_DEV, value_parser = parse_url)]
+    #[arg(help = "Download the price list over HTTPS [default URL: https://models.dev/api.json]")]
     fetch: Option<String>,
     /// Trust the certificate authorities in this file, too
     #[arg(long, value_name = "FILE")]

@@ -5,9 +5,9 @@
 //! Called by the store thread and by the command line, which works on the same file while a gateway runs.
 //!
 //! **Cost of a power cut.** A commit survives the death of the process at any moment. With `synchronous = NORMAL`
-//! (durability write-behind) commits since the last checkpoint or [`Store::sync`] may be lost when the machine loses
-//! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it
-//! returns.
+//! (durability write-behind) commits since the last checkpoint or [`super::Store::sync`] may be lost when the
+//! machine loses power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk
+//! when it returns.
 
 mod alert_claims;
 mod audit;

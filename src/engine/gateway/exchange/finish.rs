@@ -16,7 +16,7 @@ use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::request::Asked;
 use super::state::{Body, Committing, Exchange, FinalOutput, Reserving, State};
-use super::target_hold::leave_target;
+use super::target_hold::{leave_target, target_hold};
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};
@@ -221,8 +221,10 @@ impl RequestJob {
         let admitted = self.admitted.take()?;
         let bill = self.bill(&usage);
         let Bill { usage, cost_nano } = bill;
-        let own = own_amount(self, &usage, cost_nano);
-        leave_target(self, Some(own), cx);
+        if target_hold(self).is_some() {
+            let own = own_amount(self, &usage, cost_nano);
+            leave_target(self, Some(own), cx);
+        }
         let group = cx.accounts.meter.path_text(&admitted.hold);
         let used = Amount { tokens: usage.total(), nano: cost_nano };
         if self.request.strict().is_some() {

@@ -127,7 +127,9 @@ impl Checks {
             Name::MaxTokens => {
                 self.plain_max = whole_number(value).and_then(NonZeroU64::new);
                 // A prompt that is only repeated.
-                self.fields.max_tokens = whole_number(value).filter(|most| *most == 0);
+                if whole_number(value) == Some(0) {
+                    self.fields.max_tokens = self.fields.max_tokens.or(Some(0));
+                }
             }
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.generated_per_text = answers(value),

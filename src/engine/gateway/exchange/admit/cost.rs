@@ -278,12 +278,13 @@ impl RequestJob {
             source,
             ..Usage::default()
         };
-        match self.request.endpoint().and_then(ModelEndpoint::as_passthrough) {
-            Some(passthrough) => {
-                let units = self.request.model().map(|model| *model.prices_at(self.target()).1).unwrap_or_default();
-                self.request.used_beside(passthrough, &units, &observed, (end, self.attempt.has_content), usage)
+        let passthrough = self.request.endpoint().and_then(ModelEndpoint::as_passthrough);
+        match (passthrough, self.request.model().map(|model| model.prices_at(self.target()).1)) {
+            // Embeddings and the like are tokens and nothing else, unless they have further prices.
+            (Some(passthrough), Some(units)) if passthrough.is_media() || !units.is_empty() => {
+                self.request.used_beside(passthrough, units, &observed, (end, self.attempt.has_content), usage)
             }
-            None => usage,
+            _ => usage,
         }
         .with_stated(
             known.cost().filter(|_| {
