@@ -208,7 +208,7 @@ impl RequestScan {
     }
 
     /// Upper bound of the prompt's tokens that no tokenizer exceeds: one token for each byte of decoded text, and the
-    /// constants in [`bound`]. `image` and `file`: most tokens that the model reads of each.
+    /// constants in `bound`. `image` and `file`: most tokens that the model reads of each.
     #[cold]
     pub fn prompt_most(&self, endpoint: ModelEndpoint, body: &[u8], image: u64, file: u64) -> u64 {
         match endpoint.as_passthrough() {

@@ -99,7 +99,7 @@ struct Writer<'a> {
 /// - omits members outside the tables, on the deny list or in `drop_params`, and reasoning without a signature;
 /// - replaces or adds `model`, and sets `n` to 1;
 /// - requests `stream_options.include_usage` if the target reports it;
-/// - sends the bound on completion tokens under the target's name for it, and that of [`RequestScan::set_bound`] in
+/// - sends the bound on completion tokens under the target's name for it, and that of `RequestScan::set_bound` in
 ///   place of the client's;
 /// - replaces the role `developer` by `system` if the target does not accept it;
 /// - nests the members of custom tools;

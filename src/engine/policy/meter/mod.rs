@@ -60,7 +60,7 @@ impl<'a> Payer<'a> {
     }
 }
 
-/// The right of one admitted request to its reservation. It must go to [`Meter::settle`] or [`Meter::refund`] exactly
+/// The right of one admitted request to its reservation. It must go to [`Meter::settle`] or [`Meter::cancel`] exactly
 /// once. It cannot be copied. [`Meter::open_holds`] counts the open ones.
 #[derive(Debug)]
 #[must_use]

@@ -468,7 +468,7 @@ impl Caps {
 }
 
 /// As texts, in the records of keys. Those of temporary allowances begin with their ends in milliseconds and a space,
-/// and that of a model with [`ON_EXHAUSTED`].
+/// and that of a model with `on_exhausted`.
 impl Serialize for Caps {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let extra = |extra: &Extra| [&*extra.until.0.to_string(), " ", &*extra.cap.text()].concat();
