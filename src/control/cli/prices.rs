@@ -34,9 +34,8 @@ pub struct PricesArgs {
     /// Price list: LiteLLM's model_prices_and_context_window.json, or the api.json of models.dev
     #[arg(long, value_name = "FILE", conflicts_with = "fetch")]
     from: Option<PathBuf>,
-    /// Address that the price list is downloaded from.
+    /// Download the price list over HTTPS [default URL: that of models.dev]
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = MODELS_DEV, value_parser = parse_url)]
-    #[arg(help = "Download the price list over HTTPS [default URL: https://models.dev/api.json]")]
     fetch: Option<String>,
     /// Trust the certificate authorities in this file, too
     #[arg(long, value_name = "FILE")]

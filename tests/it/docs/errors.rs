@@ -88,7 +88,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("model_scope", Refusal::model_scope(None), "Name a model, or ask for a wider scope."),
         ("unpriced", Refusal::unpriced("small"), "Use a model with prices. The operator can set them."),
         ("unpriced_member", Refusal::unpriced_member("service_tier", Some("priority")), "Leave out the field."),
-        ("unbounded", Refusal::unbounded("tools[0]"), "Leave out what the message names."),
+        ("unbounded", Refusal::unbounded("n"), "Leave out what the message names."),
         ("no_path", Refusal::no_path(), "Correct the base URL."),
         ("not_spoken", Refusal::not_spoken(), "Use one of the endpoints that the message names."),
         ("unknown_model", Refusal::unknown_model("small"), "Use a name from `GET /v1/models`."),
