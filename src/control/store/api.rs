@@ -10,7 +10,7 @@ use crate::policy::window::{self, DAY_MS};
 use crate::store::bounds;
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -521,8 +521,8 @@ impl Verdict {
     /// at least the sum of the rows left, at most the whole day.
     pub fn compare_people(&mut self, stored: &PeopleTotals, counted: &PeopleTotals, days: &DaySums, folded: &DaySums) {
         let (whole, folded) = (by_day(days), by_day(folded));
-        let places: BTreeSet<&(u64, Who)> = stored.keys().chain(counted.keys()).collect();
-        for place in places {
+        let only_counted = counted.keys().filter(|place| !stored.contains_key(place));
+        for place in stored.keys().chain(only_counted) {
             let of = |sums: &PeopleTotals| sums.get(place).copied().unwrap_or_default();
             let most = whole.get(&place.0).copied().unwrap_or_default();
             for (number, (stored, counted)) in of(stored).into_iter().zip(of(counted)).enumerate() {
@@ -537,8 +537,8 @@ impl Verdict {
 
     /// Compares every sum of every day. A sum that only one side has counts as 0 on the other.
     pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
-        let keys: BTreeSet<&DayKey> = stored.keys().chain(counted.keys()).collect();
-        for key in keys {
+        let only_counted = counted.keys().filter(|key| !stored.contains_key(key));
+        for key in stored.keys().chain(only_counted) {
             let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
             for ((name, stored), counted) in SUM_NAMES.iter().zip(of(stored)).zip(of(counted)) {
                 let date = || window::date(Unix(key.day.saturating_mul(DAY_MS)));

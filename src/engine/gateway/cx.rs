@@ -274,7 +274,7 @@ impl Cx {
             return false;
         }
         if config.providers.iter().any(|provider| provider.discover.is_some()) {
-            Arc::make_mut(&mut config).keep_lists(&self.setup.config);
+            config = Arc::new(config.with_lists_of(&self.setup.config));
         }
         let before = self.setup.clone();
         self.accounts.meter.set_thresholds(config.alerts.thresholds());

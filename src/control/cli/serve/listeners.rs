@@ -46,40 +46,32 @@ impl AdminDoor {
 impl ServeListeners {
     /// Uses the sockets inherited from systemd or from a predecessor, and binds the others.
     pub(super) fn open(config: &Config, inherited: Inherited) -> Result<ServeListeners, String> {
-        let mut rest = config.clone();
-        if !inherited.clients.is_empty() {
-            rest.server.listen.clear();
+        let mut clients = inherited.clients;
+        if clients.is_empty() {
+            clients = ServeListeners::bind_clients(config)?;
         }
-        if inherited.admin.is_some() {
-            rest.server.admin_listen = None;
-        }
-        let bound = ServeListeners::bind(&rest)?;
-        let clients = inherited.clients.into_iter().chain(bound.clients).collect();
-        ServeListeners::new(clients, inherited.admin.or(bound.admin), inherited.channel, config)
+        let admin = inherited.admin.map_or_else(|| ServeListeners::bind_admin(config), |admin| Ok(Some(admin)))?;
+        ServeListeners::new(clients, admin, inherited.channel, config)
     }
 
     /// Binds the configured addresses.
     pub(crate) fn bind(config: &Config) -> Result<ServeListeners, String> {
-        let bind = |addr: &SocketAddr, key: &str| {
-            let bound = listen::bind(*addr, config.server.reuse_port);
-            bound.map_err(|error| match error.kind() {
-                ErrorKind::AddrInUse => {
-                    format!(
-                        "cannot listen on {addr}: it is in use; is another gateway running? See `{key}` in [server]"
-                    )
-                }
-                _ => format!("cannot listen on {addr}: {}", explained(&error)),
-            })
-        };
+        let clients = ServeListeners::bind_clients(config)?;
+        ServeListeners::new(clients, ServeListeners::bind_admin(config)?, None, config)
+    }
+
+    fn bind_clients(config: &Config) -> Result<Vec<TcpListener>, String> {
+        config.server.listen.iter().map(|addr| bind(addr, "listen", config)).collect()
+    }
+
+    fn bind_admin(config: &Config) -> Result<Option<TcpListener>, String> {
         let admin = |place: &AdminListen| match place {
-            AdminListen::Address(addr) => bind(addr, "admin_listen"),
+            AdminListen::Address(addr) => bind(addr, "admin_listen", config),
             AdminListen::Unix(path) => {
                 listen::bind_unix(path).map_err(|error| format!("cannot listen on {place}: {}", explained(&error)))
             }
         };
-        let clients = config.server.listen.iter().map(|addr| bind(addr, "listen")).collect::<Result<_, _>>()?;
-        let admin = config.server.admin_listen.as_ref().map(admin).transpose()?;
-        ServeListeners::new(clients, admin, None, config)
+        config.server.admin_listen.as_ref().map(admin).transpose()
     }
 
     /// Creates the listeners. Fails if the admin listener is reachable from other hosts without a token.
@@ -100,4 +92,14 @@ impl ServeListeners {
         let secured = self.clients.len();
         ReactorSetup { listeners: self.clients.into_iter().chain(self.admin).collect(), secured, security }
     }
+}
+
+/// Binds an address that the setting `key` names.
+fn bind(addr: &SocketAddr, key: &str, config: &Config) -> Result<TcpListener, String> {
+    listen::bind(*addr, config.server.reuse_port).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => {
+            format!("cannot listen on {addr}: it is in use; is another gateway running? See `{key}` in [server]")
+        }
+        _ => format!("cannot listen on {addr}: {}", explained(&error)),
+    })
 }

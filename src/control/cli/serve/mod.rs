@@ -176,7 +176,7 @@ impl Service {
     ) -> Result<Service, String> {
         let mut config = plan.config.clone();
         if !turn.lists.is_empty() {
-            Arc::make_mut(&mut config).take_lists(&turn.lists);
+            config = Arc::new(config.with_lists(&turn.lists));
         }
         let (config, now) = (&config, Clock::new().now());
         let mut ledger = Opened::open(config, &plan.spills, inherits)?;

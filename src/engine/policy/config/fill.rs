@@ -31,15 +31,17 @@ impl Config {
         self.catalog.models().iter().filter(own).count()
     }
 
-    /// Takes over the lists of the previous configuration, for providers with the same address.
-    pub fn keep_lists(&mut self, before: &Config) {
-        for provider in self.providers.iter_mut().filter(|provider| provider.discover.is_some()) {
+    /// A copy with the lists of the previous configuration, for providers with the same address.
+    pub fn with_lists_of(&self, before: &Config) -> Config {
+        let mut copy = self.clone();
+        for provider in copy.providers.iter_mut().filter(|provider| provider.discover.is_some()) {
             let same = |known: &&Provider| known.name == provider.name && known.base_url == provider.base_url;
             if let Some(known) = before.providers.iter().find(same) {
                 provider.listed.clone_from(&known.listed);
             }
         }
-        self.fill();
+        copy.fill();
+        copy
     }
 
     /// All lists, for the next process.
@@ -51,14 +53,16 @@ impl Config {
         models
     }
 
-    /// Takes over the lists of the previous process, for providers without a list.
-    pub fn take_lists(&mut self, lists: &[DiscoveredModel]) {
-        for provider in self.providers.iter_mut().filter(|one| one.discover.is_some() && one.listed.is_empty()) {
+    /// A copy with the lists of the previous process, for providers without a list.
+    pub fn with_lists(&self, lists: &[DiscoveredModel]) -> Config {
+        let mut copy = self.clone();
+        for provider in copy.providers.iter_mut().filter(|one| one.discover.is_some() && one.listed.is_empty()) {
             let own = lists.iter().filter(|(name, ..)| *name == provider.name);
             provider.listed =
                 own.map(|(_, model, context)| Listed { model: model.clone(), context: *context }).collect();
         }
-        self.fill();
+        copy.fill();
+        copy
     }
 
     /// Appends the models that providers list to the configured ones. It skips names that already mean a configured
@@ -215,11 +219,9 @@ mod tests {
         let labels: Vec<&str> = model.targets.iter().map(|target| &*target.label).collect();
         assert_eq!((labels, model.shares, model.discovered), (vec!["p#1/m", "p#2/m"], true, true));
         assert!(!effective(&config).contains("[[models]]"), "a discovered model is not printed as configured");
-        let mut next = parse(&provider("p", two)).unwrap();
-        next.keep_lists(&config);
+        let next = parse(&provider("p", two)).unwrap().with_lists_of(&config);
         assert_eq!(ids(&next), ["p/m", "p/n"]);
-        let mut other = parse(&provider("q", two)).unwrap();
-        other.keep_lists(&config);
+        let other = parse(&provider("q", two)).unwrap().with_lists_of(&config);
         assert_eq!(ids(&other), [""; 0]);
         assert!(config.take_list(0, list(&[])) && ids(&config).is_empty());
     }
