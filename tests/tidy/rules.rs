@@ -49,7 +49,7 @@ const LAYERS: [Layer; 9] = [
     Layer {
         name: "store",
         layers: &["base", "policy", "io"],
-        crates: &["redis", "ring", "rusqlite", "rustix", "serde", "serde_json"],
+        crates: &["ring", "rusqlite", "rustix", "serde", "serde_json"],
     },
     Layer {
         name: "cli",

@@ -198,10 +198,11 @@ fn unconnected(high: &Config) -> Result<RemoteServer, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::config::SharedUrl;
 
     #[test]
     fn binary_without_shared_ledgers_refuses_one_before_serving() {
-        let (file, shared) = (StoreUrl::Sqlite("a.db".into()), StoreUrl::Redis("redis://h".to_string()));
+        let (file, shared) = (StoreUrl::Sqlite("a.db".into()), StoreUrl::Redis(SharedUrl::parse("redis://h").unwrap()));
         assert_eq!((kind_supported(&file, false), kind_supported(&shared, true)), (Ok(()), Ok(())));
         assert_eq!(kind_supported(&shared, false), Err(Failure::failed(NO_SHARED)));
         assert_eq!(supported(&shared).is_ok(), cfg!(feature = "redis"));

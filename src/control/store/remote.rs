@@ -34,9 +34,9 @@ mod link;
 mod nodes;
 mod notes;
 mod replicas;
+mod resp;
 mod server;
 mod spared;
-mod values;
 mod writer_clocks;
 
 use super::api::{DayKey, DaySums, Lines, PeopleSums, Query, Renaming, StoreError, UsageLine};
@@ -53,7 +53,7 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use day_counters::{add_day, add_who};
 pub use link::Bounds;
-use redis::ServerError;
+use resp::{RedisCommand, text};
 pub use server::RemoteServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct Remote {
     pub server: RemoteServer,
 }
 
-/// Command in a pipeline.
+/// RedisCommand in a pipeline.
 pub enum RemoteCommand<'a> {
     /// A question.
     Ask(&'a Ask),
@@ -187,17 +187,16 @@ impl Remote {
     pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
         let random = random::<32>().map_err(|error| StoreError::Shared(self.server.name.clone(), error.to_string()))?;
         let name = self.server.named("secret:attribution");
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);
-        let (text,): (String,) = self.server.run(|connection| pipe.query(connection))?;
-        unhex(&text).map(HashKey).ok_or_else(|| self.server.nonsense())
+        self.server.query(RedisCommand::new("SET").arg(&name).arg(hex(&random)).arg("NX"))?;
+        let found = self.server.query(RedisCommand::new("GET").arg(&name))?;
+        text(&found).and_then(unhex).map(HashKey).ok_or_else(|| self.server.nonsense())
     }
 
     /// Returns the usage report; see `Ledger::usage`.
     pub fn usage(&mut self, query: &Query, renaming: Option<Renaming<'_>>) -> Result<Vec<UsageLine>, StoreError> {
         let who = query.who().map_err(|why| StoreError::Shared(self.server.name.clone(), why.to_string()))?;
         let (first, beyond) = query.days();
-        let days: Vec<u64> = self.server.query(redis::cmd("ZRANGE").arg(self.server.named("days")).arg(0).arg(-1))?;
+        let days = self.server.days("days")?;
         let (mut lines, mut people, mut totals) = (Lines::default(), PeopleSums::new(), DaySums::new());
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
             let mut sums = DaySums::new();
@@ -225,8 +224,7 @@ fn grant_name(writer: &str, number: u64) -> String {
 }
 
 /// True if a script has met an entry of the wrong type.
-fn is_wrong_type(error: &ServerError) -> bool {
-    let text = error.to_string();
+fn is_wrong_type(error: &str) -> bool {
     // Errors about the type of an entry, the text in one of its fields, and arithmetic on that text.
-    ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
+    ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| error.contains(part))
 }

@@ -1,7 +1,12 @@
-//! Percent-decoding (RFC 3986 section 2.1), used for names in paths.
+//! Percent-decoding (RFC 3986 section 2.1), used for names in paths and for passwords in URLs.
 
 /// Returns the text that `raw` encodes. A `%` without two hexadecimal digits is kept, and invalid UTF-8 becomes U+FFFD.
 pub fn decoded(raw: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes(raw)).into_owned()
+}
+
+/// Returns the bytes that `raw` encodes. A `%` without two hexadecimal digits is kept.
+pub fn bytes(raw: &[u8]) -> Vec<u8> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let mut out = Vec::with_capacity(raw.len());
     let mut rest = raw;
@@ -13,7 +18,7 @@ pub fn decoded(raw: &[u8]) -> String {
         out.push(byte.unwrap_or(*first));
         rest = if byte.is_some() { &after[2..] } else { after };
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ fn processes_of_one_host_that_start_together_find_no_older_copy() {
     let Some(server) = Server::start() else { return };
     let folder = Folder::new();
     let start = || {
-        let mut remote = RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap();
+        let mut remote = RemoteServer::new(&server.address(), None, "the server".to_owned()).unwrap();
         remote.connect().unwrap();
         remote.compare(&SpillFolder::new(folder.path().to_path_buf(), "tollgate-1".to_owned()), unix()).unwrap()
     };

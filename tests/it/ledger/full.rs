@@ -19,7 +19,7 @@ use tollgate::store::shared::SharedStore;
 #[test]
 fn failed_commit_is_not_acknowledged_by_the_next_one() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "r".to_owned()).unwrap() };
     let (speaker, rows) = (Speaker { host: "h".to_owned(), writer: "w".to_owned() }, [row(None, 1)]);
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     // The second commit has no usage records, only uses of grants.
@@ -56,7 +56,7 @@ fn unlike(count: usize) -> Vec<Row> {
 #[test]
 fn the_most_expensive_commit_counts_every_record() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "r".to_owned()).unwrap() };
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     let rows = unlike(bounds::KEYS_PER_SCRIPT);

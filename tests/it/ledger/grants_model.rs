@@ -229,7 +229,7 @@ impl World<'_> {
 }
 
 fn run(server: &Server, seed: u64) -> u64 {
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "the server".to_owned()).unwrap() };
     server.say(&[b"FLUSHALL"]);
     remote.server.connect().unwrap();
     let hosts: Vec<Host> = (0..3)

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
 use tollgate::policy::ask::{Ask, AskedLimits, Ruling, Wish};
+use tollgate::policy::config::SharedUrl;
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LeasePart, LimitReason};
 use tollgate::policy::plan::caps::Resource;
@@ -92,6 +93,10 @@ impl Server {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    pub fn address(&self) -> SharedUrl {
+        SharedUrl::parse(&self.url()).unwrap()
     }
 
     /// Sends one command as binary-safe arguments and reads the first part of the answer.
@@ -585,7 +590,7 @@ pub fn part(account: &str, bounds: (Unix, Unix)) -> LeasePart {
 #[test]
 fn host_with_another_clock_exceeds_no_limit() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "the server".to_owned()).unwrap() };
     remote.server.connect().unwrap();
     let speaker = Speaker { host: "host".to_owned(), writer: "writer".to_owned() };
     remote.announce(&speaker, "", &Holds::new()).unwrap();

@@ -245,7 +245,7 @@ fn reservation_that_a_full_server_cannot_end_is_ended_later() {
 }
 
 fn connected(server: &Server) -> Remote {
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "the server".to_owned()).unwrap() };
     remote.server.connect().unwrap();
     remote
 }

@@ -81,7 +81,7 @@ fn known_key(server: &Server) -> KeyId {
 #[test]
 fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "r".to_owned()).unwrap() };
     known_key(&server);
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     let names: Vec<String> = (0..6200).map(|n| format!("u{n:05}")).collect();
@@ -104,7 +104,7 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
 #[test]
 fn a_shared_ledger_sums_up_agents() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
+    let mut remote = Remote { server: RemoteServer::new(&server.address(), None, "r".to_owned()).unwrap() };
     known_key(&server);
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     let of = |agent, out| of(Some("ann"), agent, out);
@@ -120,7 +120,7 @@ fn a_shared_ledger_sums_up_agents() {
 #[test]
 fn ledger_of_another_format_is_refused_and_not_changed() {
     let Some(server) = Server::start() else { return };
-    let open = || RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap();
+    let open = || RemoteServer::new(&server.address(), None, "r".to_owned()).unwrap();
     let mut remote = Remote { server: open() };
     let id = known_key(&server);
     assert_eq!(remote.find_keys(&[id]).unwrap().len(), 1);

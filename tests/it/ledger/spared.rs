@@ -22,7 +22,8 @@ pub struct Host {
 
 impl Host {
     pub fn new(server: &Server, name: &str) -> Host {
-        let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
+        let mut remote =
+            Remote { server: RemoteServer::new(&server.address(), None, "the server".to_owned()).unwrap() };
         let speaker = Speaker { host: format!("a{name}"), writer: format!("b{name}") };
         remote.announce(&speaker, "", &Holds::new()).unwrap();
         let now = Unix(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64);

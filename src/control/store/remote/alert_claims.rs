@@ -2,6 +2,7 @@
 //! subject, `alert:<subject>:claim` the name of the process that is delivering one.
 
 use super::Remote;
+use super::resp::{RedisCommand, Value};
 use crate::base::digest::{hex, sha256};
 use crate::store::alert_claims::{AlertClaim, AlertReport};
 use crate::store::api::StoreError;
@@ -20,13 +21,12 @@ impl Remote {
     /// See [`crate::store::ledger::Ledger::claim_alert`].
     pub fn claim_alert(&mut self, subject: &str, holder: &str) -> Result<AlertClaim, StoreError> {
         let [report, claim] = self.alert_names(subject);
-        let mut cmd = redis::cmd("SET");
-        cmd.arg(&claim).arg(holder).arg("NX").arg("PX").arg(ALERT_CLAIM.as_millis() as u64);
-        let claimed: Option<String> = self.server.query(&cmd)?;
-        if claimed.is_none() {
+        let mut cmd = RedisCommand::new("SET");
+        cmd.arg(&claim).arg(holder).arg("NX").arg("PX").number(ALERT_CLAIM.as_millis() as u64);
+        if self.server.query(&cmd)? == Value::Nil {
             return Ok(AlertClaim::Others);
         }
-        let text = self.server.read_text(redis::cmd("GET").arg(&report))?;
+        let text = self.server.read_text(RedisCommand::new("GET").arg(&report))?;
         Ok(AlertClaim::Ours(text.as_deref().and_then(read)))
     }
 
@@ -34,19 +34,19 @@ impl Remote {
     pub fn note_alert(&mut self, subject: &str, reported: Option<&AlertReport>) -> Result<(), StoreError> {
         let [report, _] = self.alert_names(subject);
         match reported {
-            None => self.server.query::<u64>(redis::cmd("DEL").arg(&report)).map(drop)?,
+            None => self.server.query(RedisCommand::new("DEL").arg(&report))?,
             Some(AlertReport { id, since, is_done }) => {
                 let (text, kept) = (format!("{since} {} {id}", u8::from(*is_done)), ALERT_KEPT.as_millis() as u64);
-                self.server.query::<String>(redis::cmd("SET").arg(&report).arg(text).arg("PX").arg(kept)).map(drop)?;
+                self.server.query(RedisCommand::new("SET").arg(&report).arg(text).arg("PX").number(kept))?
             }
-        }
+        };
         self.server.replicated()
     }
 
     /// See [`crate::store::ledger::Ledger::release_alert`].
     pub fn release_alert(&mut self, subject: &str, holder: &str) -> Result<(), StoreError> {
         let [_, claim] = self.alert_names(subject);
-        self.server.query::<u64>(redis::cmd("EVAL").arg(RELEASE).arg(1).arg(&claim).arg(holder)).map(drop)
+        self.server.query(RedisCommand::new("EVAL").arg(RELEASE).number(1).arg(&claim).arg(holder)).map(drop)
     }
 }
 

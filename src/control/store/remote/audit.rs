@@ -6,7 +6,7 @@ use super::super::api::{
 };
 use super::code::{FOLD, SNAPSHOT};
 use super::day_counters::{add_day, add_who};
-use super::values::{integer, list, text};
+use super::resp::{LinkError, RedisCommand, Value, integer, list, text};
 use super::writer_clocks::rows_of;
 use super::{Remote, is_wrong_type};
 use crate::base::time::Unix;
@@ -15,11 +15,10 @@ use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::plan::caps::LimitSpan;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
-use redis::{ConnectionLike, Value};
 use std::collections::BTreeMap;
 
 /// Entries read from a shared ledger at a time, each with the rows of one script.
-const ENTRIES_PER_READ: usize = 32;
+const ENTRIES_PER_READ: u64 = 32;
 
 /// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
@@ -69,8 +68,8 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.server.named(name));
         let mut cmd = self.server.script(SNAPSHOT, &names);
         cmd.arg(self.server.nodes.prefix());
-        let found: Value = self.server.run(|connection| cmd.query(connection))?;
-        let [last, Value::Int(folds), days, folded, uses, costs, windows, people, wrong] = list(&found) else {
+        let found = self.server.query(&cmd)?;
+        let [last, folds, days, folded, uses, costs, windows, people, wrong] = list(&found) else {
             return Err(self.server.nonsense());
         };
         let last = text(last).unwrap_or_default();
@@ -93,8 +92,8 @@ impl Remote {
                 true
             })?;
         }
-        let now: Option<i64> = self.server.query(redis::cmd("GET").arg(self.server.named("folds")))?;
-        if now.unwrap_or(0) != *folds {
+        let now = self.server.query(RedisCommand::new("GET").arg(self.server.named("folds")))?;
+        if integer(&now).unwrap_or(0) != integer(folds).ok_or_else(|| self.server.nonsense())? {
             return Ok(None);
         }
         counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
@@ -121,9 +120,9 @@ impl Remote {
     ) -> Result<(), StoreError> {
         let mut from = first.to_string();
         loop {
-            let mut cmd = redis::cmd(range);
-            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(ENTRIES_PER_READ);
-            let page: Value = self.server.query(&cmd)?;
+            let mut cmd = RedisCommand::new(range);
+            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").number(ENTRIES_PER_READ);
+            let page = self.server.query(&cmd)?;
             for entry in list(&page) {
                 let [id, fields] = list(entry) else { return Err(self.server.nonsense()) };
                 from = format!("({}", text(id).ok_or_else(|| self.server.nonsense())?);
@@ -147,9 +146,7 @@ impl Remote {
 
     /// Passes every entry to `take`; see `Ledger::export`.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
-        let days: Vec<u64> =
-            self.server.query(redis::cmd("ZRANGE").arg(self.server.named("foldeds")).arg(0).arg(-1))?;
-        for day in days {
+        for day in self.server.days("foldeds")? {
             let hash = self.server.hash(&format!("folded:{day}"))?;
             let mut sums = DaySums::new();
             add_day(&mut sums, day, hash);
@@ -167,16 +164,16 @@ impl Remote {
     pub fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.server.connect()?;
         let mut cmd = self.server.script(FOLD, &["rows", "foldeds", "folds"].map(|name| self.server.named(name)));
-        cmd.arg(self.server.nodes.prefix()).arg(before.0).arg(max);
+        cmd.arg(self.server.nodes.prefix()).number(before.0).number(max as u64);
         // Parsed here, since a malformed entry must only prevent folding.
-        match self.server.run(|connection| connection.req_command(&cmd))? {
-            Value::ServerError(error) if is_wrong_type(&error) => {
+        match self.server.answer(&cmd)? {
+            Value::Error(error) if is_wrong_type(&error) => {
                 self.server.pass_over("folding", error);
                 Ok(0)
             }
-            Value::ServerError(error) => {
+            Value::Error(error) => {
                 self.server.connection = None;
-                Err(self.server.failed(&error.into()))
+                Err(self.server.failed(&LinkError::Server(error)))
             }
             answer => integer(&answer).ok_or_else(|| self.server.nonsense()),
         }

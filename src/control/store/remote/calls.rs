@@ -1,10 +1,9 @@
 //! Receives calls for grants, on a separate connection, because a subscribed connection can do nothing else.
 
 use super::nodes::Nodes;
-use super::values::{list, text};
+use super::resp::{LinkError, RedisCommand, list, text};
 use super::{CALLS, Remote};
 use crate::store::bounds;
-use redis::{ConnectionLike, RedisResult};
 
 /// Subscriber to calls.
 pub struct Calls(Nodes);
@@ -27,13 +26,15 @@ impl Calls {
         }
     }
 
-    fn listen_once(&mut self, is_over: &impl Fn() -> bool, tell: &impl Fn(String)) -> RedisResult<()> {
+    fn listen_once(&mut self, is_over: &impl Fn() -> bool, tell: &impl Fn(String)) -> Result<(), LinkError> {
         let (live, mut connection) = ([self.0.prefix(), "live:"].concat(), self.0.connect()?);
         if self.0.is_cluster() {
             // In a cluster, every node receives all published messages.
-            self.0.learn(&connection.req_command(redis::cmd("CLUSTER").arg("SLOTS"))?);
+            connection.ask(&[RedisCommand::new("CLUSTER SLOTS")])?.iter().for_each(|nodes| self.0.learn(nodes));
         }
-        connection.req_command(redis::cmd("SUBSCRIBE").arg([self.0.prefix(), CALLS].concat()))?;
+        let mut subscribe = RedisCommand::new("SUBSCRIBE");
+        subscribe.arg([self.0.prefix(), CALLS].concat());
+        connection.ask(&[subscribe])?;
         while !is_over() {
             match connection.answer(bounds::KEYS_LOOK) {
                 // "message", the channel, and the published text.
@@ -41,7 +42,7 @@ impl Calls {
                     let account = list(&call).get(2).and_then(text).and_then(|name| name.strip_prefix(&*live));
                     account.into_iter().for_each(|account| tell(account.to_string()));
                 }
-                Err(error) if error.is_timeout() || super::server::is_interrupted(&error) => {}
+                Err(error) if error.is_timeout() || error.is_interrupted() => {}
                 Err(error) => return Err(error),
             }
         }

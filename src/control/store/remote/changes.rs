@@ -3,13 +3,12 @@
 
 use super::Remote;
 use super::code::{CHANGES, PAGE};
-use super::values::{integer, list, text};
+use super::resp::{RedisCommand, Value, integer, list, text};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::store::api::{Names, StoreError};
 use crate::store::bounds;
 use crate::store::follow::{KeyChanges, KeySource, KeysSeen};
 use crate::store::keyform::record_from;
-use redis::Value;
 
 impl Remote {
     /// Returns the present position in the changes of the keys. Call it before reading all keys.
@@ -27,7 +26,7 @@ impl Remote {
                 Some(record) => records.push(record),
                 None => {
                     if stored != Some("") {
-                        let id = if let Value::BulkString(id) = &pair[0] { id.as_slice() } else { b"" };
+                        let id = if let Value::Text(id) = &pair[0] { id.as_slice() } else { b"" };
                         self.server
                             .pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
                     }
@@ -41,7 +40,7 @@ impl Remote {
 
 /// Number of keys read for a page at first and at most; twice as many each time. So a page of large records is read in
 /// few pieces of about its own size.
-const PIECE: (i64, i64) = (16, 1000);
+const PIECE: (u64, u64) = (16, 1000);
 
 impl Remote {
     /// See [`crate::store::ledger::Ledger::keys_page`].
@@ -56,9 +55,9 @@ impl Remote {
         let (mut length, mut piece) = (0, PIECE.0);
         while page.len() < limit {
             let mut cmd = self.server.script(PAGE, &["keys", "keys:created"].map(|name| self.server.named(name)));
-            let answer: Value = self.server.query(cmd.arg(&before).arg(piece))?;
-            let Value::Array(pairs) = answer else { return Ok(None) };
-            let Some([Value::BulkString(last), _]) = pairs.last_chunk() else { break };
+            let answer = self.server.query(cmd.arg(&before).number(piece))?;
+            let Value::List(pairs) = answer else { return Ok(None) };
+            let Some([Value::Text(last), _]) = pairs.last_chunk() else { break };
             before.clone_from(last);
             piece = (2 * piece).min(PIECE.1);
             for record in self.records_of(&pairs).0.into_iter().filter(|record| names.takes(&record.name)) {
@@ -100,11 +99,11 @@ impl KeySource for Remote {
         let mut cmd =
             self.server.script(CHANGES, &["keys", "keys:version", "keys:audit"].map(|name| self.server.named(name)));
         match &seen.last {
-            Some((number, digest)) => cmd.arg(number).arg(digest),
+            Some((number, digest)) => cmd.arg(number.to_string()).arg(digest),
             None => cmd.arg("").arg(""),
         };
-        cmd.arg(bounds::KEYS_PER_PIECE);
-        let answer: Value = self.server.query(&cmd)?;
+        cmd.number(bounds::KEYS_PER_PIECE as u64);
+        let answer = self.server.query(&cmd)?;
         let [known, number, digest, pairs @ ..] = list(&answer) else { return Err(self.server.nonsense()) };
         let number = integer(number).and_then(|number| i64::try_from(number).ok());
         let told = integer(known).zip(number).zip(text(digest));
@@ -123,8 +122,8 @@ impl KeySource for Remote {
 
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
         let from = if cursor.is_empty() { "0" } else { &**cursor };
-        let mut cmd = redis::cmd("HSCAN");
-        cmd.arg(self.server.named("keys")).arg(from).arg("COUNT").arg(bounds::KEYS_PER_PIECE);
+        let mut cmd = RedisCommand::new("HSCAN");
+        cmd.arg(self.server.named("keys")).arg(from).arg("COUNT").number(bounds::KEYS_PER_PIECE as u64);
         let before = self.server.connection_number();
         let answer = self.server.read(&cmd)?;
         // A position means nothing at another server, which may answer after a failover.

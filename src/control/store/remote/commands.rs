@@ -2,7 +2,7 @@
 //! records, and the host's lease.
 
 use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LESS, LOOKED, REFUSED, RELEASE};
-use super::values::{integer, list, text};
+use super::resp::{LinkError, RedisCommand, Value, integer, list, text};
 use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker, grant_name, is_wrong_type, places};
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
@@ -18,14 +18,13 @@ use crate::store::keyform::record_from;
 use crate::store::shared::SharedStore;
 use crate::store::watch::WatchedLedger;
 use crate::store::writer_clocks::WriterClocks;
-use redis::{Cmd, ConnectionLike, Pipeline, Value};
 use serde::Serialize;
 use std::io;
 
 impl WatchedLedger for Remote {
     /// Returns the records of these keys that exist.
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
-        let mut cmd = redis::cmd("HMGET");
+        let mut cmd = RedisCommand::new("HMGET");
         cmd.arg(self.server.named("keys"));
         ids.iter().for_each(|id| _ = cmd.arg(id.as_str()));
         let found = self.server.read(&cmd)?;
@@ -60,7 +59,7 @@ impl SharedStore for Remote {
         self.server.connect()?;
         self.server.spare(speaker)?;
         let mut cmd = self.server.script(ANNOUNCE, &[self.server.named("wins")]);
-        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).arg(bounds::LEASE.as_millis() as u64);
+        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).number(bounds::LEASE.as_millis() as u64);
         let mut all: Vec<(String, String, u64, u64)> = Vec::new();
         let field = |resource: usize| format!("{resource}:{}", speaker.host);
         for (place, Holding { reserved, running, asked }) in holds {
@@ -70,7 +69,7 @@ impl SharedStore for Remote {
             all.extend(place.is_first().then(|| (place.running(), field(RUNNING), *running, 0)));
         }
         cmd.arg(json(&all));
-        let done: Value = self.server.query(&cmd)?;
+        let done = self.server.query(&cmd)?;
         self.server.read_done(&done);
         self.server.replicated()
     }
@@ -79,13 +78,13 @@ impl SharedStore for Remote {
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
         let name = self.server.named("host:") + &speaker.host;
         let length = bounds::LEASE.as_millis() as u64;
-        self.server.query(redis::cmd("PEXPIRE").arg(&name).arg(length))
+        self.server.query_number(RedisCommand::new("PEXPIRE").arg(&name).number(length)).map(|renewed| renewed > 0)
     }
 
     /// Ends the host's lease and all its reservations.
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
         let name = self.server.named("host:") + &speaker.host;
-        self.server.query(redis::cmd("DEL").arg(&name))
+        self.server.query(RedisCommand::new("DEL").arg(&name)).map(drop)
     }
 
     /// Sends commands in one pipeline and returns the outcome of each; an error if all are [`Done::Late`]. After an
@@ -93,10 +92,10 @@ impl SharedStore for Remote {
     /// takes a new name for the host: all reservations under the former name end.
     fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.server.connect()?;
-        let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
+        let (mut sent, mut before) = (Vec::with_capacity(commands.len() + 1), 0);
         let late = clock::unix().0.saturating_add(bounds::ASK_FRESH.as_millis() as u64);
         for command in commands {
-            pipe.add_command(match command {
+            sent.push(match command {
                 RemoteCommand::Ask(ask) => self.ask_command(speaker, ask, late),
                 RemoteCommand::Release(releases) => self.release_command(speaker, releases),
                 RemoteCommand::Rows(number, rows, uses) => {
@@ -104,18 +103,16 @@ impl SharedStore for Remote {
                     self.rows_command(speaker, numbers, rows, uses)
                 }
                 RemoteCommand::Return(number) => {
-                    let mut cmd = redis::cmd("DEL");
+                    let mut cmd = RedisCommand::new("DEL");
                     cmd.arg(self.server.named("host:") + &grant_name(&speaker.writer, *number));
                     cmd
                 }
             });
         }
-        let (wait, count) = (self.server.wait(), commands.len());
-        let sent = count + usize::from(wait.is_some());
-        wait.into_iter().for_each(|wait| _ = pipe.add_command(wait));
-        let bytes = pipe.get_packed_pipeline();
+        let count = commands.len();
+        sent.extend(self.server.wait());
         let asked = self.server.clock.mono();
-        let mut answers = self.server.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
+        let mut answers = self.server.ask(&sent)?;
         if self.server.clock.mono().micros_since(asked) >= bounds::ASK_FRESH.as_micros() as u64 {
             self.server.spared.stalled(self.server.clock.mono());
         }
@@ -143,7 +140,7 @@ impl SharedStore for Remote {
 
     fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
         let name = self.server.named("seq:") + &speaker.writer;
-        let found = self.server.read_text(redis::cmd("GET").arg(name))?;
+        let found = self.server.read_text(RedisCommand::new("GET").arg(name))?;
         Ok(found.and_then(|text| text.parse().ok()).unwrap_or(0))
     }
 
@@ -167,11 +164,11 @@ impl SharedStore for Remote {
 impl Remote {
     fn read_answer(&mut self, command: &RemoteCommand<'_>, answer: Value) -> Result<Done, StoreError> {
         match (command, answer) {
-            (RemoteCommand::Ask(ask), Value::ServerError(error)) if is_wrong_type(&error) => {
+            (RemoteCommand::Ask(ask), Value::Error(error)) if is_wrong_type(&error) => {
                 self.server.pass_over(format_args!("what is counted for key {}", ask.key), error);
                 Ok(Done::Unanswered((*ask).clone()))
             }
-            (_, Value::ServerError(error)) => Err(self.server.failed(&error.into())),
+            (_, Value::Error(error)) => Err(self.server.failed(&LinkError::Server(error))),
             (RemoteCommand::Ask(_), answer) if is_late(&answer) => Ok(Done::Late),
             (RemoteCommand::Ask(ask), answer) => {
                 read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.server.nonsense())
@@ -187,7 +184,7 @@ impl Remote {
         }
     }
 
-    fn ask_command(&mut self, speaker: &Speaker, ask: &Ask, late: u64) -> Cmd {
+    fn ask_command(&mut self, speaker: &Speaker, ask: &Ask, late: u64) -> RedisCommand {
         let prefix = self.server.nodes.prefix();
         let named = |name: String| format!("{prefix}{name}");
         let (mut parts, mut running) = (Vec::new(), Vec::new());
@@ -238,7 +235,7 @@ impl Remote {
         cmd
     }
 
-    fn release_command(&self, speaker: &Speaker, releases: &[Release]) -> Cmd {
+    fn release_command(&self, speaker: &Speaker, releases: &[Release]) -> RedisCommand {
         let mut all: Vec<(String, String, u64)> = Vec::new();
         let field = |resource: usize| format!("{resource}:{}", speaker.host);
         for Release { key, lease, unsent } in releases {
@@ -324,13 +321,12 @@ const DAYS_MAX: u64 = 92;
 
 /// True for the answer to a question that the server executed too late.
 fn is_late(answer: &Value) -> bool {
-    matches!(answer, Value::Array(parts) if parts.len() == 8 && integer(&parts[0]) == Some(LATE))
+    matches!(list(answer), [code, _, _, _, _, _, _, _] if integer(code) == Some(LATE))
 }
 
 /// Reads the result of the admitting script.
 fn read_ruling(ask: &Ask, value: &Value) -> Option<AskAnswer> {
-    let Value::Array(parts) = value else { return None };
-    let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
+    let parts: Vec<u64> = list(value).iter().map(integer).collect::<Option<_>>()?;
     let ([code, part, resource, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
     let ruling = match *code {
         REFUSED => {

@@ -4,6 +4,7 @@
 use super::code::APPEND;
 use super::commands::{RUNNING, json};
 use super::day_counters::counter_name;
+use super::resp::RedisCommand;
 use super::{LeasePlace, Remote, Speaker, grant_name};
 use crate::policy::ask::Use;
 use crate::policy::keys::KeyId;
@@ -13,7 +14,6 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::{Sums, sums_of};
 use crate::store::who::Who;
-use redis::Cmd;
 use serde::Serialize;
 
 /// Totals of rows of one day, key, model and so on.
@@ -208,7 +208,7 @@ impl<'a> Totals<'a> {
     }
 
     /// Appends the totals in the form that the script expects.
-    fn write(&self, speaker: &Speaker, cmd: &mut Cmd) {
+    fn write(&self, speaker: &Speaker, cmd: &mut RedisCommand) {
         let name = |(is_group, name): (bool, &str)| format!("{}{name}", if is_group { "@" } else { "" });
         let mut adds: Vec<(String, String, u64)> = Vec::new();
         let sums = |adds: &mut Vec<_>, hash: String, what: &str, sums: &Sums| {
@@ -227,9 +227,9 @@ impl<'a> Totals<'a> {
                 adds.push((format!("cost:{}", name(one.account)), one.day.to_string(), one.used.nano));
             }
         }
-        cmd.arg(adds.len());
+        cmd.number(adds.len() as u64);
         for (hash, field, amount) in adds {
-            cmd.arg(hash).arg(field).arg(amount);
+            cmd.arg(hash).arg(field).number(amount);
         }
         let (mut days, mut groups, mut named) = (Vec::new(), Vec::new(), Vec::new());
         self.places.iter().for_each(|place| _ = entry(&mut days, |day| *day == place.day, || place.day));
@@ -238,7 +238,7 @@ impl<'a> Totals<'a> {
             entry(&mut groups, |known: &String| known[1..] == *one.account.1, || name(one.account));
         }
         self.people.iter().for_each(|one| _ = entry(&mut named, |day| *day == one.day, || one.day));
-        cmd.arg(days.len()).arg(&days).arg(groups.len()).arg(&groups).arg(named.len()).arg(&named);
+        cmd.numbers(&days).number(groups.len() as u64).args(&groups).numbers(&named);
         let changes: Vec<HashChange> = self.parts.iter().flat_map(|one| one.changes(speaker)).collect();
         cmd.arg(json(&changes));
     }
@@ -254,11 +254,11 @@ impl Remote {
         (number, before): (u64, u64),
         rows: &[Row],
         uses: &[Use],
-    ) -> Cmd {
+    ) -> RedisCommand {
         let seq = format!("seq:{}", speaker.writer);
         let keys = [&*seq, "rows", "days", "wins"].map(|name| self.server.named(name));
         let mut cmd = self.server.script(APPEND, &keys);
-        cmd.arg(self.server.nodes.prefix()).arg(number).arg(&speaker.host).arg(json(&rows)).arg(before);
+        cmd.arg(self.server.nodes.prefix()).number(number).arg(&speaker.host).arg(json(&rows)).number(before);
         let (none, mut totals) = (Lease::default(), Totals::default());
         uses.iter().for_each(|one| totals.count(one));
         rows.iter().for_each(|row| totals.add(row, &none));

@@ -4,8 +4,8 @@
 
 use super::code::{self, SCRIPTS};
 use super::link::RemoteLink;
+use super::resp::{LinkError, RedisCommand, Value, integer, list, text};
 use super::server::RemoteServer;
-use super::values::{list, text};
 use super::{FORMAT, Speaker};
 use crate::base::time::Unix;
 use crate::io::clock;
@@ -13,7 +13,6 @@ use crate::io::entropy::fresh_name;
 use crate::store::api::StoreError;
 use crate::store::bounds;
 use crate::store::spill::{Mark, SpillFolder};
-use redis::{Cmd, ConnectionLike, RedisResult, Value};
 use std::time::Duration;
 
 /// Time that a shared ledger keeps the last start of a host. A host does not expect it for the last day of that.
@@ -36,7 +35,7 @@ type LedgerMarks = [Option<String>; 3];
 impl RemoteServer {
     /// Opens a connection to the server that has the ledger, loads the scripts, and reads the marks. Each node of a
     /// cluster is tried once, within the time that one node has to answer.
-    fn open(&mut self) -> RedisResult<(RemoteLink, LedgerMarks)> {
+    fn open(&mut self) -> Result<(RemoteLink, LedgerMarks), LinkError> {
         let (mut tried, mut why) = (Vec::new(), None);
         let until = self.clock.mono().after(self.nodes.bounds.answer);
         loop {
@@ -46,7 +45,7 @@ impl RemoteServer {
             };
             let goes_on = self.nodes.turn(&error, &mut tried) && self.clock.mono() < until;
             // A redirection to another node does not explain why that node has failed.
-            let error = why.take().filter(|_| error.code() == Some("MOVED")).unwrap_or(error);
+            let error = why.take().filter(|_| error.code() == "MOVED").unwrap_or(error);
             if !goes_on {
                 return Err(error);
             }
@@ -54,24 +53,27 @@ impl RemoteServer {
         }
     }
 
-    fn open_here(&mut self) -> RedisResult<(RemoteLink, LedgerMarks)> {
+    fn open_here(&mut self) -> Result<(RemoteLink, LedgerMarks), LinkError> {
         let mut connection = self.nodes.connect()?;
-        let mut pipe = redis::pipe();
+        let mut commands = Vec::with_capacity(SCRIPTS + 2);
         for code in code::scripts(self.nodes.is_cluster()) {
-            pipe.cmd("SCRIPT").arg("LOAD").arg(code);
+            let mut load = RedisCommand::new("SCRIPT LOAD");
+            load.arg(code);
+            commands.push(load);
         }
-        pipe.cmd("MGET").arg(&["format", "epoch", "adopted"].map(|name| self.named(name)));
-        let count = SCRIPTS + 1 + usize::from(self.nodes.is_cluster());
+        let mut marks = RedisCommand::new("MGET");
+        marks.args(&["format", "epoch", "adopted"].map(|name| self.named(name)));
+        commands.push(marks);
         if self.nodes.is_cluster() {
-            pipe.cmd("CLUSTER").arg("SLOTS");
+            commands.push(RedisCommand::new("CLUSTER SLOTS"));
         }
-        let mut told = connection.req_packed_commands(&pipe.get_packed_pipeline(), 0, count)?;
+        let mut told = connection.ask(&commands)?;
         if self.nodes.is_cluster() {
             told.pop().iter().for_each(|nodes| self.nodes.learn(nodes));
         }
         let found = told.pop();
-        if let Some(Value::ServerError(error)) = told.into_iter().chain(found.clone()).find(is_error) {
-            return Err(error.into());
+        if let Some(error) = told.into_iter().chain(found.clone()).find_map(Value::error) {
+            return Err(error);
         }
         let found = found.as_ref().map(list).unwrap_or_default();
         Ok((connection, [0, 1, 2].map(|at| found.get(at).and_then(text).map(str::to_string))))
@@ -85,7 +87,7 @@ impl RemoteServer {
         }
         let (mut connection, [format, epoch, adopted]) = match self.open() {
             Ok(opened) => opened,
-            Err(error) if error.code() == Some("MOVED") && self.nodes.is_cluster() => return Err(self.lost()),
+            Err(error) if error.code() == "MOVED" && self.nodes.is_cluster() => return Err(self.lost()),
             Err(error) => return Err(self.failed(&error)),
         };
         if format.as_deref().is_some_and(|format| format != FORMAT) {
@@ -132,26 +134,30 @@ impl RemoteServer {
 
     fn keep_for_a_lease(&mut self, name: &str, number: u64) -> Result<(), StoreError> {
         let name = self.named("host:") + name;
-        self.query(redis::cmd("SET").arg(name).arg(number).arg("PX").arg(bounds::LEASE.as_millis() as u64))
+        let length = bounds::LEASE.as_millis() as u64;
+        self.query(RedisCommand::new("SET").arg(name).number(number).arg("PX").number(length)).map(drop)
     }
 
     pub(super) fn ask_clock(&mut self) -> Result<(), StoreError> {
         let asked = clock::watch();
-        let (secs, micros): (u64, u64) = self.run_once(|connection| redis::cmd("TIME").query(connection))?;
+        let told = self.call(&RedisCommand::new("TIME"))?;
+        let [Some(secs), Some(micros)] = [0, 1].map(|at| list(&told).get(at).and_then(integer)) else {
+            return Err(self.nonsense());
+        };
         clock::follow(Unix(secs.saturating_mul(1000).saturating_add(micros / 1000)), asked, clock::watch());
         Ok(())
     }
 
-    fn begin(&self, connection: &mut RemoteLink, adopts: bool) -> RedisResult<String> {
+    fn begin(&self, connection: &mut RemoteLink, adopts: bool) -> Result<String, LinkError> {
         let name = fresh_name()?;
         let kept = if adopts { ADOPTED_KEPT.as_secs() } else { 0 };
-        let mut cmd = redis::cmd("EVAL");
-        cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
-        let told = connection.req_command(cmd.arg(name).arg(FORMAT).arg(kept))?;
+        let mut cmd = RedisCommand::new("EVAL");
+        cmd.arg(code::begin()).number(3).args(&["epoch", "format", "adopted"].map(|name| self.named(name)));
+        cmd.arg(name).arg(FORMAT).number(kept);
         // An error is passed on; any other value that is not text is not a Tollgate epoch.
-        match told {
-            Value::ServerError(error) => Err(error.into()),
-            told => Ok(text(&told).unwrap_or_default().to_string()),
+        match connection.ask(&[cmd])?.pop() {
+            Some(Value::Error(error)) => Err(LinkError::Server(error)),
+            told => Ok(told.as_ref().and_then(text).unwrap_or_default().to_string()),
         }
     }
 
@@ -177,9 +183,9 @@ impl RemoteServer {
         let before = place.mark()?.filter(|mark| mark.epoch == epoch);
         let own = before.as_ref().map_or_else(fresh, |mark| Ok(mark.place.clone()))?;
         let name = self.named("start:") + &own;
-        let known = self.read_text(redis::cmd("GET").arg(&name))?;
+        let known = self.read_text(RedisCommand::new("GET").arg(&name))?;
         let kept = START_KEPT.as_secs();
-        self.read(redis::cmd("SET").arg(&name).arg(&start).arg("EX").arg(kept))?;
+        self.read(RedisCommand::new("SET").arg(&name).arg(&start).arg("EX").number(kept))?;
         let written = place.set_mark(&Mark { epoch, place: own, start, at: now.0 });
         drop(lock);
         let is_kept = |mark: &Mark| now.0.saturating_sub(mark.at) < (kept - 86_400) * 1000;
@@ -198,16 +204,15 @@ impl RemoteServer {
     }
 
     /// Reads from the known ledger.
-    pub(super) fn read(&mut self, cmd: &Cmd) -> Result<Value, StoreError> {
+    pub(super) fn read(&mut self, cmd: &RedisCommand) -> Result<Value, StoreError> {
         self.connect()?;
-        let mut pipe = redis::pipe();
-        pipe.cmd("EXISTS").arg(self.mark()).add_command(cmd.clone());
-        let bytes = pipe.get_packed_pipeline();
+        let mut exists = RedisCommand::new("EXISTS");
+        exists.arg(self.mark());
+        let commands = [exists, cmd.clone()];
         self.until_heard(|server| {
-            let told = server.run_once(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
-            let error = match <[Value; 2]>::try_from(told) {
-                Ok([Value::ServerError(error), _] | [Value::Int(1), Value::ServerError(error)]) => {
-                    server.failed(&error.into())
+            let error = match <[Value; 2]>::try_from(server.ask(&commands)?) {
+                Ok([Value::Error(error), _] | [Value::Int(1), Value::Error(error)]) => {
+                    server.failed(&LinkError::Server(error))
                 }
                 Ok([Value::Int(1), value]) => return Ok(value),
                 Ok([Value::Int(0), _]) => server.replaced(),
@@ -219,11 +224,7 @@ impl RemoteServer {
     }
 
     /// Reads a text, if there is one, from the known ledger.
-    pub(super) fn read_text(&mut self, cmd: &Cmd) -> Result<Option<String>, StoreError> {
+    pub(super) fn read_text(&mut self, cmd: &RedisCommand) -> Result<Option<String>, StoreError> {
         Ok(text(&self.read(cmd)?).map(str::to_string))
     }
-}
-
-fn is_error(value: &Value) -> bool {
-    matches!(value, Value::ServerError(_))
 }

@@ -10,9 +10,10 @@
 //! temporary outage; so is ASK, the answer for names that have moved already.
 
 use super::link::{Bounds, RemoteLink};
-use super::values::{list, text};
+use super::resp::{LinkError, Value, list, text};
 use crate::io::tls::blocking::Trust;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, Value};
+use crate::policy::config::SharedUrl;
+use std::io;
 use std::path::Path;
 
 /// Nodes of a cluster that are remembered, and tried one after another until one has the ledger.
@@ -20,8 +21,6 @@ const SHARED_NODES_MAX: usize = 64;
 
 /// Prefixes of all names: on one server, and in a cluster.
 const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
-/// Default port of a cluster's node.
-const PORT: u16 = 6379;
 
 /// Host and port.
 type HostPort = (String, u16);
@@ -29,31 +28,26 @@ type HostPort = (String, u16);
 /// Known location of the ledger.
 #[derive(Clone)]
 pub(super) struct Nodes {
-    info: ConnectionInfo,
+    url: SharedUrl,
     /// Authorities that vouch for the server; `None` without TLS.
     trust: Option<Trust>,
     pub(super) bounds: Bounds,
-    /// Nodes of a cluster: first those that the URL names, then those that nodes have reported. Empty on one server.
+    /// The server, or the nodes of a cluster: first those that the URL names, then those that nodes have reported.
     places: Vec<HostPort>,
-    /// Number of nodes that the URL names.
-    seeds: usize,
-    /// Node that was last reported to have the ledger, or that is to be tried next; `None` on one server.
-    at: Option<HostPort>,
+    /// The server, or the node that was last reported to have the ledger, or that is to be tried next.
+    at: HostPort,
 }
 
 impl Nodes {
-    /// Reads the URL. `ca_file` contains authorities in PEM, instead of the public ones.
-    pub(super) fn new(url: &str, ca_file: Option<&Path>) -> RedisResult<Nodes> {
-        let (url, places) = of_cluster(url).unwrap_or_else(|| (url.to_string(), Vec::new()));
-        let secure = url.strip_prefix("rediss://").map(|rest| ["redis://", rest].concat());
-        let trust = if secure.is_some() { Some(Trust::load(ca_file)?) } else { None };
-        let info = secure.unwrap_or(url).into_connection_info()?;
-        let (at, seeds) = (places.first().cloned(), places.len());
-        Ok(Nodes { info, trust, bounds: Bounds::COMMAND, places, seeds, at })
+    /// `ca_file` contains authorities in PEM, instead of the public ones.
+    pub(super) fn new(url: &SharedUrl, ca_file: Option<&Path>) -> io::Result<Nodes> {
+        let trust = if url.is_secure { Some(Trust::load(ca_file)?) } else { None };
+        let (places, at) = (url.places.clone(), url.places.first().cloned().unwrap_or_default());
+        Ok(Nodes { url: url.clone(), trust, bounds: Bounds::COMMAND, places, at })
     }
 
     pub(super) fn is_cluster(&self) -> bool {
-        self.seeds > 0
+        self.url.is_cluster
     }
 
     /// Returns the prefix of all names.
@@ -67,17 +61,14 @@ impl Nodes {
     }
 
     /// Connects to the server, or to the node that is next.
-    pub(super) fn connect(&self) -> RedisResult<RemoteLink> {
-        let (host, port) = match (&self.at, self.info.addr()) {
-            (Some((host, port)), _) | (None, ConnectionAddr::Tcp(host, port)) => (&**host, *port),
-            _ => return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()),
-        };
-        RemoteLink::open((host, port), self.trust.as_ref(), self.info.redis_settings(), self.bounds)
+    pub(super) fn connect(&self) -> Result<RemoteLink, LinkError> {
+        let (host, port) = &self.at;
+        RemoteLink::open((host, *port), self.trust.as_ref(), &self.url, self.bounds)
     }
 
     /// Remembers the answer to `CLUSTER SLOTS`: first and last slot, then host, port and more of each node.
     pub(super) fn learn(&mut self, told: &Value) {
-        let mut places = self.places[..self.seeds].to_vec();
+        let mut places = self.url.places.clone();
         for node in list(told).iter().flat_map(|range| list(range).iter().skip(2)) {
             let [host, Value::Int(port), ..] = list(node) else { continue };
             let Some(place) = self.meant(text(host).unwrap_or_default(), u16::try_from(*port).unwrap_or(0)) else {
@@ -88,53 +79,55 @@ impl Nodes {
             }
         }
         // An answer without nodes changes nothing.
-        if places.len() > self.seeds {
+        if places.len() > self.url.places.len() {
             self.places = places;
         }
     }
 
     /// Returns a node as another node reports it. If the reporting node does not know the name, it means itself.
     fn meant(&self, host: &str, port: u16) -> Option<HostPort> {
-        let own = || self.at.as_ref().map(|(host, _)| host.clone());
-        let host = if matches!(host, "" | "?") { own()? } else { host.to_string() };
-        (port > 0).then_some((host, port))
+        let host = if matches!(host, "" | "?") { &self.at.0 } else { host };
+        (port > 0).then(|| (host.to_string(), port))
     }
 
     /// Selects the node that an error names. True if there is one, and this is a cluster.
-    pub(super) fn follow(&mut self, error: &RedisError) -> bool {
-        if !self.is_cluster() || error.code() != Some("MOVED") {
-            return false;
-        }
-        let named = error.redirect_node().map(|(place, _)| host_port(place));
-        let named = named.and_then(|(host, port)| self.meant(&host, port));
-        let follows = named.is_some();
-        self.at = named.or(self.at.take());
-        follows
+    pub(super) fn follow(&mut self, error: &LinkError) -> bool {
+        let named = Some(error.moved_to()).filter(|place| self.is_cluster() && !place.is_empty()).map(host_port);
+        let Some(named) = named.and_then(|(host, port)| self.meant(&host, port)) else { return false };
+        self.at = named;
+        true
     }
 
     /// After `error`, selects the node that the error names, or the next untried one. False if there is none.
-    pub(super) fn turn(&mut self, error: &RedisError, tried: &mut Vec<HostPort>) -> bool {
-        let Some(here) = self.at.clone() else { return false };
+    pub(super) fn turn(&mut self, error: &LinkError, tried: &mut Vec<HostPort>) -> bool {
+        let here = self.at.clone();
         tried.push(here.clone());
         let is_new = |place: &HostPort| !tried.contains(place);
-        if tried.len() >= SHARED_NODES_MAX {
+        if !self.is_cluster() || tried.len() >= SHARED_NODES_MAX {
             return false;
         }
-        if self.follow(error) && self.at.as_ref().is_some_and(is_new) {
+        if self.follow(error) && is_new(&self.at) {
             return true;
         }
         // The node after this one, even if all were tried, so that the next round begins with a different one.
-        let behind = self.places.iter().position(|place| *place == here).map_or(0, |at| at + 1);
-        let next = self.places.iter().cycle().skip(behind).take(self.places.len());
-        let fresh = next.clone().find(|place| is_new(place));
-        self.at = fresh.or(next.clone().next()).cloned();
-        fresh.is_some()
+        let behind = self.behind(&here);
+        let mut next = self.places.iter().cycle().skip(behind).take(self.places.len());
+        let first = next.clone().next();
+        let fresh = next.find(|place| is_new(place));
+        let found = fresh.is_some();
+        self.at = fresh.or(first).cloned().unwrap_or(here);
+        found
+    }
+
+    /// Index after that of a node, 0 for an unknown one.
+    fn behind(&self, here: &HostPort) -> usize {
+        self.places.iter().position(|place| place == here).map_or(0, |at| at + 1)
     }
 
     /// Selects the next node; any node of a cluster is suitable.
     pub(super) fn go_on(&mut self) {
-        let behind = self.places.iter().position(|place| Some(place) == self.at.as_ref()).map_or(0, |at| at + 1);
-        self.at = self.places.get(behind).or(self.places.first()).cloned();
+        let next = self.places.get(self.behind(&self.at)).or(self.places.first());
+        self.at = next.unwrap_or(&self.at).clone();
     }
 }
 
@@ -143,52 +136,37 @@ fn host_port(text: &str) -> HostPort {
     let name = |host: &str| host.trim_matches(['[', ']']).to_string();
     match text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
         Some((host, port)) => (name(host), port.parse().unwrap_or(0)),
-        None => (name(text), PORT),
+        None => (name(text), SharedUrl::PORT),
     }
-}
-
-/// Splits the URL of a cluster into that of its first node, and all nodes that it names; `None` for one server.
-fn of_cluster(url: &str) -> Option<(String, Vec<HostPort>)> {
-    let (scheme, rest) = url.split_once("+cluster://")?;
-    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    let places: Vec<HostPort> = hosts.split(',').map(host_port).collect();
-    let first = hosts.split(',').next().unwrap_or_default();
-    Some((format!("{scheme}://{user}{first}{tail}"), places))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redis::ServerErrorKind;
 
     fn nodes(url: &str) -> Nodes {
-        Nodes::new(url, None).unwrap()
+        Nodes::new(&SharedUrl::parse(url).unwrap(), None).unwrap()
     }
 
-    fn moved(to: &str) -> RedisError {
-        (redis::ErrorKind::Server(ServerErrorKind::Moved), "key moved", format!("7332 {to}")).into()
+    fn moved(to: &str) -> LinkError {
+        LinkError::Server(format!("MOVED 7332 {to}"))
     }
 
-    fn refused() -> RedisError {
-        std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into()
+    fn refused() -> LinkError {
+        io::Error::from(io::ErrorKind::ConnectionRefused).into()
     }
 
     fn at(nodes: &Nodes) -> String {
-        nodes.at.as_ref().map(|(host, port)| format!("{host} {port}")).unwrap_or_default()
+        format!("{} {}", nodes.at.0, nodes.at.1)
     }
 
     #[test]
     fn a_url_names_one_server_or_nodes_of_a_cluster() {
         let one = nodes("redis://h:1/3");
         assert_eq!((one.is_cluster(), one.prefix(), one.never()), (false, "tollgate:", None));
-        let many = nodes("rediss+cluster://u:p@h:1,[::1]:2,other,[::2]/0?protocol=resp3");
-        let told: Vec<String> = many.places.iter().map(|(host, port)| format!("{host} {port}")).collect();
-        assert_eq!(told, ["h 1", "::1 2", "other 6379", "::2 6379"]);
-        assert_eq!((many.prefix(), at(&many)), ("{tollgate}:", "h 1".to_string()));
+        let many = nodes("rediss+cluster://u:p@h:1,[::1]:2,other,[::2]/0");
+        assert_eq!((many.prefix(), at(&many), many.places.len()), ("{tollgate}:", "h 1".to_string(), 4));
         assert!(many.trust.is_some() && one.trust.is_none());
-        let login = many.info.redis_settings();
-        assert_eq!((login.username(), login.password()), (Some("u"), Some("p")));
     }
 
     #[test]
@@ -217,17 +195,17 @@ mod tests {
     fn single_server_is_never_replaced() {
         let mut one = nodes("redis://h");
         assert!(!one.turn(&moved("a:1"), &mut Vec::new()) && !one.follow(&moved("a:1")));
-        assert_eq!(at(&one), "");
+        one.go_on();
+        assert_eq!(at(&one), "h 6379");
     }
 
     #[test]
     fn nodes_are_learnt_and_an_unknown_name_is_the_reporting_node() {
-        let node =
-            |host: Value, port: i64| Value::Array(vec![host, Value::Int(port), Value::SimpleString("id".into())]);
-        let name = |text: &str| Value::BulkString(text.into());
-        let range = |nodes: Vec<Value>| Value::Array([vec![Value::Int(0), Value::Int(9)], nodes].concat());
+        let name = |text: &str| Value::Text(text.into());
+        let node = |host: Value, port: i64| Value::List(vec![host, Value::Int(port), name("id")]);
+        let range = |nodes: Vec<Value>| Value::List([vec![Value::Int(0), Value::Int(9)], nodes].concat());
         let mut nodes = nodes("redis+cluster://a:1");
-        nodes.learn(&Value::Array(vec![
+        nodes.learn(&Value::List(vec![
             range(vec![node(name("b"), 2), node(Value::Nil, 3), node(name("a"), 1)]),
             range(vec![node(name("?"), 4), node(name("::1"), 5), node(name("x"), 0), Value::Int(7)]),
         ]));
@@ -236,7 +214,7 @@ mod tests {
         nodes.learn(&Value::Nil);
         assert_eq!(told(&nodes).len(), 5, "an answer without nodes must not remove known nodes");
         let many = (0..200).map(|n| node(name(&format!("n{n}")), 1)).collect();
-        nodes.learn(&Value::Array(vec![range(many)]));
+        nodes.learn(&Value::List(vec![range(many)]));
         assert_eq!(nodes.places.len(), SHARED_NODES_MAX);
         assert!(nodes.follow(&moved(":9")) && at(&nodes) == "a 9");
         assert!(nodes.follow(&moved("::1:7")) && at(&nodes) == "::1 7");

@@ -1,6 +1,6 @@
 //! Changes of keys in a shared ledger, by a script that also writes the audit and the answers to repeated requests.
 
-use super::values::{list, text};
+use super::resp::{RedisCommand, list, text};
 use super::{Remote, code::EDIT};
 use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
@@ -69,12 +69,13 @@ impl Remote {
         let mut cmd = self
             .server
             .script(EDIT, &[self.server.named("keys"), self.server.named("keys:version"), audit, answer, created]);
-        cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key)).arg(key.created.0);
-        let code: u64 = self.server.query(&cmd)?;
+        cmd.arg(id.as_str()).arg(old).arg(new).args(&arguments(note, before, key)).number(key.created.0);
+        let code = self.server.query_number(&cmd)?;
         let mut done = code == STORED;
         if !done {
             // An interrupted attempt may have stored it.
-            let found = self.server.read_text(redis::cmd("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
+            let found =
+                self.server.read_text(RedisCommand::new("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
             done = found.as_deref() == Some(new);
         }
         match done {
@@ -92,7 +93,8 @@ impl Remote {
     /// `Ledger::edit_key`.
     pub fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..EDIT_TRIES {
-            let found = self.server.read_text(redis::cmd("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
+            let found =
+                self.server.read_text(RedisCommand::new("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {
                 return Err(StoreError::Shared(
@@ -114,7 +116,7 @@ impl Remote {
     /// Returns the answer given under an idempotency name within the last day.
     pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
         let [_, place] = self.places(once);
-        let found = self.server.read_text(redis::cmd("GET").arg(&place))?;
+        let found = self.server.read_text(RedisCommand::new("GET").arg(&place))?;
         Ok(found.and_then(|text| {
             let (digest, answer) = text.split_at_checked(64)?;
             Some(Answered { digest: unhex(digest)?, answer: answer.to_string() })
@@ -128,7 +130,7 @@ impl Remote {
         let (mut lines, mut length, mut piece) = (Vec::new(), 0, PIECE.0);
         while from < end {
             let last = from.saturating_add(piece).min(end) - 1;
-            let found = self.server.read(redis::cmd("LRANGE").arg(&place).arg(from).arg(last))?;
+            let found = self.server.read(RedisCommand::new("LRANGE").arg(&place).number(from).number(last))?;
             if list(&found).is_empty() {
                 break;
             }

@@ -1,9 +1,8 @@
 //! Waits until replicas have each write, if configured: then a failover to one of them loses no answered write.
 
+use super::resp::{LinkError, RedisCommand, Value, integer};
 use super::server::RemoteServer;
-use super::values::integer;
 use crate::store::api::StoreError;
-use redis::{Cmd, ConnectionLike, Value};
 use std::time::Duration;
 
 /// Time to wait for replicas of a shared ledger to have a write, if such a wait is configured.
@@ -18,9 +17,9 @@ impl RemoteServer {
     }
 
     /// Returns the command that waits for all earlier writes of this connection.
-    pub(super) fn wait(&self) -> Option<Cmd> {
-        let mut cmd = redis::cmd("WAIT");
-        cmd.arg(self.replicas).arg(SHARED_REPLICAS.as_millis() as u64);
+    pub(super) fn wait(&self) -> Option<RedisCommand> {
+        let mut cmd = RedisCommand::new("WAIT");
+        cmd.number(self.replicas.into()).number(SHARED_REPLICAS.as_millis() as u64);
         (self.replicas > 0).then_some(cmd)
     }
 
@@ -28,7 +27,7 @@ impl RemoteServer {
     pub(super) fn judge_wait(&mut self, have: Option<Value>) -> Result<(), StoreError> {
         let Some(have) = have else { return Ok(()) };
         let why = match have {
-            Value::ServerError(error) => self.failed(&error.into()),
+            Value::Error(error) => self.failed(&LinkError::Server(error)),
             have if integer(&have).is_some_and(|have| have >= u64::from(self.replicas)) => return Ok(()),
             have => {
                 self.spared.broke(self.clock.mono());
@@ -45,11 +44,10 @@ impl RemoteServer {
     /// something first.
     pub(super) fn replicated(&mut self) -> Result<(), StoreError> {
         let Some(wait) = self.wait() else { return Ok(()) };
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(self.named("waited")).arg(0).add_command(wait);
-        let bytes = pipe.get_packed_pipeline();
-        let mut told = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
+        let mut set = RedisCommand::new("SET");
+        set.arg(self.named("waited")).number(0);
+        let mut told = self.ask(&[set, wait])?;
         let (have, set) = (told.pop(), told.pop());
-        self.judge_wait(set.filter(|set| matches!(set, Value::ServerError(_))).or(have))
+        self.judge_wait(set.filter(|set| matches!(set, Value::Error(_))).or(have))
     }
 }

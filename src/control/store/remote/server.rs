@@ -4,17 +4,17 @@
 use super::code;
 use super::link::{Bounds, RemoteLink};
 use super::nodes::Nodes;
+use super::resp::{LinkError, RedisCommand, Value, integer, list, text};
 use super::spared::Spared;
-use super::values::integer;
+use crate::base::digest::hex;
 use crate::io::clock::Clock;
+use crate::policy::config::SharedUrl;
 use crate::store::api::StoreError;
 use crate::store::bounds;
-use redis::{Cmd, FromRedisValue, RedisError, RedisResult, Value};
-use std::error::Error;
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Connection to the server of a shared ledger; recognises the ledger by its epoch. Connects at its first use, and
 /// again after a failure.
@@ -38,12 +38,12 @@ pub struct RemoteServer {
 }
 
 impl RemoteServer {
-    /// Reads the URL; connects later. `ca_file` contains authorities in PEM for `rediss://`, instead of the public
-    /// ones. `name` is the URL as it may be shown.
-    pub fn new(url: &str, ca_file: Option<&Path>, name: String) -> Result<RemoteServer, StoreError> {
-        let failed = |why: String| StoreError::Shared(name.clone(), why);
-        let nodes = Nodes::new(url, ca_file).map_err(|error| failed(error.to_string()))?;
-        let hash = |code: &String| redis::Script::new(code).get_hash().to_string();
+    /// Connects later. `ca_file` contains authorities in PEM for `rediss://`, instead of the public ones. `name` is the
+    /// URL as it may be shown.
+    pub fn new(url: &SharedUrl, ca_file: Option<&Path>, name: String) -> Result<RemoteServer, StoreError> {
+        let failed = |error: io::Error| StoreError::Shared(name.clone(), error.to_string());
+        let nodes = Nodes::new(url, ca_file).map_err(failed)?;
+        let hash = |code: &String| hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, code.as_bytes()).as_ref());
         let hashes = code::scripts(nodes.is_cluster()).iter().map(hash).collect();
         Ok(RemoteServer {
             nodes,
@@ -86,8 +86,8 @@ impl RemoteServer {
         self.until_heard(|server| server.connect_to(false))
     }
 
-    pub(super) fn failed(&mut self, error: &RedisError) -> StoreError {
-        let is_same = is_interrupted(error) || error.code() == Some("NOSCRIPT");
+    pub(super) fn failed(&mut self, error: &LinkError) -> StoreError {
+        let is_same = error.is_interrupted() || error.code() == "NOSCRIPT";
         if !is_same {
             self.spared.broke(self.clock.mono());
         }
@@ -96,11 +96,9 @@ impl RemoteServer {
             return StoreError::Interrupted(self.name.clone());
         }
         let why = match error.code() {
-            Some("EPOCH") => return self.replaced(),
-            Some("TRYAGAIN" | "ASK") => "it is being moved to another node of the cluster",
-            Some("MOVED" | "CROSSSLOT") => {
-                "a node of a cluster, whose URL begins with redis+cluster:// or rediss+cluster://"
-            }
+            "EPOCH" => return self.replaced(),
+            "TRYAGAIN" | "ASK" => "it is being moved to another node of the cluster",
+            "MOVED" | "CROSSSLOT" => "a node of a cluster, whose URL begins with redis+cluster:// or rediss+cluster://",
             // The system's own text is "resource temporarily unavailable".
             _ if error.is_timeout() => "no answer in time",
             _ => return StoreError::Shared(self.name.clone(), error.to_string()),
@@ -126,27 +124,48 @@ impl RemoteServer {
         done
     }
 
-    pub(super) fn run<T>(&mut self, mut call: impl FnMut(&mut RemoteLink) -> RedisResult<T>) -> Result<T, StoreError> {
-        self.until_heard(|server| server.run_once(&mut call))
-    }
-
-    /// Returns the server's answer to a command that is harmless if sent twice.
-    pub(super) fn query<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, StoreError> {
-        self.run(|connection| cmd.query(connection))
-    }
-
-    /// Runs `call` on the connection. After an error the connection's state is unknown, and it is dropped.
-    pub(super) fn run_once<T>(
-        &mut self,
-        call: impl FnOnce(&mut RemoteLink) -> RedisResult<T>,
-    ) -> Result<T, StoreError> {
+    /// Sends commands once. Returns the answer to each, which may be an error. If an answer is missing, the state of
+    /// the connection is unknown, and it is dropped.
+    pub(super) fn ask(&mut self, commands: &[RedisCommand]) -> Result<Vec<Value>, StoreError> {
         self.connect_to(false)?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
-        let done = call(connection);
-        done.map_err(|error| {
+        connection.ask(commands).map_err(|error| {
             self.connection = None;
             self.failed(&error)
         })
+    }
+
+    /// Sends a command once. Returns its answer, which may be an error.
+    fn ask_one(&mut self, command: &RedisCommand) -> Result<Value, StoreError> {
+        Ok(self.ask(std::slice::from_ref(command))?.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Sends a command once. Returns its result.
+    pub(super) fn call(&mut self, command: &RedisCommand) -> Result<Value, StoreError> {
+        match self.ask_one(command)? {
+            Value::Error(error) => {
+                self.connection = None;
+                Err(self.failed(&LinkError::Server(error)))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// Returns the answer to a command that is harmless if sent twice. It may be an error, with which the connection
+    /// still works.
+    pub(super) fn answer(&mut self, command: &RedisCommand) -> Result<Value, StoreError> {
+        self.until_heard(|server| server.ask_one(command))
+    }
+
+    /// Returns the result of a command that is harmless if sent twice.
+    pub(super) fn query(&mut self, command: &RedisCommand) -> Result<Value, StoreError> {
+        self.until_heard(|server| server.call(command))
+    }
+
+    /// Returns the number that results from a command that is harmless if sent twice.
+    pub(super) fn query_number(&mut self, command: &RedisCommand) -> Result<u64, StoreError> {
+        let answer = self.query(command)?;
+        integer(&answer).ok_or_else(|| self.nonsense())
     }
 
     pub(super) fn pass_over(&mut self, entry: impl fmt::Display, why: impl fmt::Display) {
@@ -157,10 +176,9 @@ impl RemoteServer {
 
     /// Returns the first number of a script's result. The other elements are names of counters that were skipped.
     pub(super) fn read_done(&mut self, value: &Value) -> Option<u64> {
-        let Value::Array(parts) = value else { return None };
-        let (code, names) = parts.split_first()?;
+        let (code, names) = list(value).split_first()?;
         for name in names {
-            if let Value::BulkString(name) = name {
+            if let Value::Text(name) = name {
                 self.pass_over(String::from_utf8_lossy(name), "it is of the wrong type");
             }
         }
@@ -176,10 +194,10 @@ impl RemoteServer {
     }
 
     /// Creates a call of a script on the known ledger. `keys` are the keys that it accesses.
-    pub(super) fn script(&self, which: usize, keys: &[String]) -> Cmd {
-        let (mut cmd, never) = (redis::cmd("EVALSHA"), self.nodes.never());
-        cmd.arg(&self.hashes[which]).arg(keys.len() + 1 + usize::from(never.is_some()));
-        cmd.arg(keys).arg(self.mark()).arg(never);
+    pub(super) fn script(&self, which: usize, keys: &[String]) -> RedisCommand {
+        let (mut cmd, never) = (RedisCommand::new("EVALSHA"), self.nodes.never());
+        cmd.arg(&self.hashes[which]).number((keys.len() + 1 + usize::from(never.is_some())) as u64);
+        cmd.args(keys).arg(self.mark()).args(never.as_slice());
         cmd
     }
 
@@ -192,7 +210,8 @@ impl RemoteServer {
         let mut settings = [self.setting("appendonly")?, self.setting("maxmemory-policy")?];
         if settings.contains(&None) {
             // Managed servers and careful operators do not permit CONFIG.
-            let told: String = self.permitted(redis::cmd("INFO").arg("all"))?.unwrap_or_default();
+            let told = self.answer(&RedisCommand::new("INFO all"))?;
+            let told = text(&told).unwrap_or_default();
             let value = |name: &str| told.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
             let appends = value("aof_enabled:").map(|one| String::from(if one == "0" { "no" } else { "yes" }));
             let [append, policy] = settings;
@@ -217,30 +236,25 @@ impl RemoteServer {
 
     /// Returns a setting of the server, or none if the server does not return it.
     fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
-        let told: Option<Vec<String>> = self.permitted(redis::cmd("CONFIG").arg("GET").arg(name))?;
-        Ok(told.and_then(|told| told.into_iter().nth(1)))
-    }
-
-    /// Returns the server's answer to a command, or none if the server refuses the command.
-    fn permitted<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<Option<T>, StoreError> {
-        self.run(|connection| match cmd.query(connection) {
-            Ok(told) => Ok(Some(told)),
-            // This error is an answer of the server, so the connection still works.
-            Err(error) if error.code().is_some() => Ok(None),
-            Err(error) => Err(error),
-        })
+        let told = self.answer(RedisCommand::new("CONFIG GET").arg(name))?;
+        Ok(list(&told).get(1).and_then(text).map(str::to_string))
     }
 
     /// Numbers by name.
     pub(super) fn hash(&mut self, name: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        self.query(redis::cmd("HGETALL").arg(self.named(name)))
+        let Value::List(found) = self.query(RedisCommand::new("HGETALL").arg(self.named(name)))? else {
+            return Err(self.nonsense());
+        };
+        let pair = |[name, number]: &[Value; 2]| Some((text(name)?.to_string(), integer(number)?));
+        found.as_chunks().0.iter().map(pair).collect::<Option<_>>().ok_or_else(|| self.nonsense())
     }
-}
 
-/// True if this process was stopped and continued while it waited.
-pub(super) fn is_interrupted(error: &RedisError) -> bool {
-    type Shared = Arc<dyn Error + Send + Sync>;
-    let source = error.source().and_then(|source| source.downcast_ref::<Shared>());
-    let inner = source.and_then(|source| source.downcast_ref::<io::Error>());
-    inner.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
+    /// Numbers in a sorted set, the days of a kind of sums.
+    pub(super) fn days(&mut self, name: &str) -> Result<Vec<u64>, StoreError> {
+        let Value::List(found) = self.query(RedisCommand::new("ZRANGE").arg(self.named(name)).arg("0").arg("-1"))?
+        else {
+            return Err(self.nonsense());
+        };
+        found.iter().map(integer).collect::<Option<_>>().ok_or_else(|| self.nonsense())
+    }
 }

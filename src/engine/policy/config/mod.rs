@@ -23,6 +23,7 @@ mod print;
 mod providers;
 mod proxy;
 mod server;
+mod shared_url;
 mod store;
 pub mod target_limits;
 mod telemetry;
@@ -39,6 +40,7 @@ pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
 pub use proxy::{Proxy, proxy_to};
 pub use server::{AdminListen, Reach, RequestLog, Server, TlsFiles};
+pub use shared_url::SharedUrl;
 pub use store::{Durability, OnOutage, Snapshot, StoreConfig, StoreUrl};
 pub use telemetry::{CollectorHeader, Telemetry};
 

@@ -1,5 +1,6 @@
 //! `[store]`: location and durability of keys and ledger.
 
+use super::shared_url::{FORMS, SharedUrl};
 use crate::base::limits::COMMIT_TICK;
 use crate::base::words::words;
 use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, Whole};
@@ -26,13 +27,6 @@ const PAGES: [u64; 4] = [512, 1024, 2048, 4096];
 
 /// Parts of a URL.
 const PARTS_MAX: usize = 8;
-/// Nodes of a cluster that a URL names.
-const NODES_MAX: usize = 16;
-
-const FORMS: &str = "expected \"sqlite:PATH\", \"redis://HOST:PORT/DB\" or \"rediss://HOST:PORT/DB\", \
-                     \"redis+cluster://HOST:PORT,HOST,...\" or \"rediss+cluster://HOST:PORT,HOST,...\"";
-const CLUSTER: &str = "expected one to 16 nodes behind redis+cluster:// or rediss+cluster://, as \"HOST:PORT,HOST\", \
-                       and no database but 0: a cluster has no other";
 
 section! {
     /// `[store]`.
@@ -238,8 +232,8 @@ words! {
 pub enum StoreUrl {
     /// A file, resolved against the configuration's folder.
     Sqlite(PathBuf),
-    /// URL of a Redis or Valkey server. It can contain a password, so it must never be printed whole.
-    Redis(String),
+    /// Redis or Valkey servers.
+    Redis(SharedUrl),
 }
 
 impl fmt::Display for StoreUrl {
@@ -247,7 +241,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            StoreUrl::Redis(url) => f.write_str(&masked(url)),
+            StoreUrl::Redis(url) => f.write_str(&url.shown),
         }
     }
 }
@@ -255,23 +249,6 @@ impl fmt::Display for StoreUrl {
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// URL with user, password and options masked. An option can be a password.
-fn masked(url: &str) -> String {
-    let (url, options) = url.split_once('?').map_or((url, ""), |(url, _)| (url, "?***"));
-    masked_place(url) + options
-}
-
-fn masked_place(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("//") else { return "***".to_string() };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    match rest[..end].rfind('@') {
-        Some(at) => format!("{scheme}//***{}", &rest[at..]),
-        // A malformed URL can still contain a password before a later `@`.
-        None if rest.contains('@') => format!("{scheme}//***"),
-        None => url.to_string(),
     }
 }
 
@@ -285,19 +262,12 @@ impl Kind<StoreUrl> for Url {
             true => joined(reader, field)?,
             false => (reader.string(&field)?, field),
         };
-        let wrong = match text.split_once(':') {
-            Some(("sqlite", path)) if !path.is_empty() && path != ":memory:" => {
-                return Some(StoreUrl::Sqlite(reader.resolve(path)));
-            }
-            Some(("redis" | "rediss", rest)) if is_shared(rest, 1) => return Some(StoreUrl::Redis(text)),
-            Some(("redis+cluster" | "rediss+cluster", rest)) if is_shared(rest, NODES_MAX) => {
-                return Some(StoreUrl::Redis(text));
-            }
-            Some(("redis+cluster" | "rediss+cluster", _)) => CLUSTER,
-            _ => FORMS,
+        let url = match text.split_once(':') {
+            Some(("sqlite", path)) if path.is_empty() || path == ":memory:" => Err(FORMS),
+            Some(("sqlite", path)) => Ok(StoreUrl::Sqlite(reader.resolve(path))),
+            _ => SharedUrl::parse(&text).map(StoreUrl::Redis),
         };
-        reader.error(&field, wrong);
-        None
+        url.map_err(|wrong| reader.error(&field, wrong)).ok()
     }
 
     #[inline]
@@ -327,26 +297,4 @@ fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Fiel
         }
     }
     Some((url, first))
-}
-
-/// True if the text after the scheme is valid in a shared ledger's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. Only
-/// the host is required. A fragment is refused, since some clients skip the check of certificates by it. `nodes`: the
-/// largest number of hosts, each with its port. Several hosts allow only database 0.
-fn is_shared(rest: &str, nodes: usize) -> bool {
-    let Some(rest) = rest.strip_prefix("//") else { return false };
-    let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
-    let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let places = place.split(',');
-    let has_db = db.is_empty() || db.parse::<u16>().is_ok_and(|db| nodes == 1 || db == 0);
-    has_db && places.clone().count() <= nodes && places.into_iter().all(is_place)
-}
-
-/// True if the text is a host with or without a port.
-fn is_place(place: &str) -> bool {
-    let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
-    let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);
-    let (host, port) = colon.map_or((place, None), |colon| (&place[..colon], Some(&place[colon + 1..])));
-    let named = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
-    named && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0))
 }

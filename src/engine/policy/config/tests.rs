@@ -304,23 +304,26 @@ fn values_of_the_server_table_are_checked() {
     one_error(&with("server = 5"), 1, "server", "expected a table");
 }
 
+fn shared(url: &str) -> StoreUrl {
+    StoreUrl::Redis(SharedUrl::parse(url).unwrap())
+}
+
 #[test]
 fn the_store_is_sqlite_or_redis_and_paths_are_relative_to_the_file() {
     let url = |file: &str, url: &str| parse_as(file, &with(&format!("[store]\nurl = \"{url}\""))).unwrap().store.url;
     assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:t.db"), StoreUrl::Sqlite("/etc/tollgate/t.db".into()));
     assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:/var/t.db"), StoreUrl::Sqlite("/var/t.db".into()));
-    assert_eq!(url("t.toml", "rediss://h:6379/0"), StoreUrl::Redis("rediss://h:6379/0".to_string()));
-    let cluster = ["redis+cluster://a:1,b,[::1]:2", "rediss+cluster://u:p@a/0?protocol=resp3", "redis+cluster://a/"];
-    let one = ["redis://h", "redis://[::1]:6379/0", "redis://u:p@w@h.test/1?protocol=resp3", "redis://:p@127.0.0.1/"];
-    for right in one.into_iter().chain(cluster) {
-        assert_eq!(url("t.toml", right), StoreUrl::Redis(right.to_string()));
+    for right in
+        ["rediss://h:6379/0", "redis://u:p@[::1]:6379/0", "redis+cluster://a:1,b,[::1]:2", "redis+cluster://a/"]
+    {
+        assert_eq!(url("t.toml", right), shared(right));
     }
-    assert_eq!(StoreUrl::Redis("redis+cluster://u:p@a:1,b".into()).to_string(), "redis+cluster://***@a:1,b");
     let wrong = ["t.db", "sqlite:", "sqlite::memory:", "postgres://h/d", "redis:h", "redis://", "redis://h/x"];
     let shared = ["redis://h:port/0", "redis://h:0/0", "redis://:p/w@h/0", "redis://u@/0", "rediss://h/0#insecure"];
     for wrong in wrong.into_iter().chain(shared) {
         one_error(&with(&format!("[store]\nurl = \"{wrong}\"")), 2, "store.url", "expected \"sqlite:PATH\"");
     }
+    one_error(&with("[store]\nurl = \"redis://h/0?protocol=resp3\""), 2, "store.url", "no options");
     one_error(&with("[store]\nurl = \"redis://a,b\""), 2, "store.url", "\"redis+cluster://HOST:PORT,HOST,...\"");
     let nodes = format!("redis+cluster://a{}", ",a".repeat(16));
     let cluster = ["redis+cluster://", "redis+cluster://a,,b", "redis+cluster://a/1", "redis+cluster://a,redis://b"];
@@ -1194,19 +1197,14 @@ fn a_price_of_a_unit_is_enough_for_endpoints_that_it_covers() {
 
 #[test]
 fn a_password_in_a_store_url_is_masked() {
-    for url in [
-        "redis://user:hunter2@h:6379/0",
-        "rediss://:hunter2@h/0",
-        "redis://:hunter@hunter2@h/0",
-        "redis://h:6379/0?password=hunter2",
-        "redis://h?protocol=resp3&password=hunter2",
-        "redis://u:p@h/0?PASSWORD=hunter2",
-    ] {
+    for url in ["redis://user:hunter2@h:6379/0", "rediss://:hunter2@h/0", "redis://:hunter@hunter2@h/0"] {
         let printed = effective(&parse(&with(&format!("[store]\nurl = \"{url}\""))).unwrap());
         assert!(!printed.contains("hunter2") && printed.contains("***"), "{url}");
     }
-    let broken = errors(&with("[store]\nurl = \"redis://:hunter2/@h/0\""));
-    assert!(broken.len() == 1 && !broken[0].contains("hunter2"), "{broken:?}");
+    for wrong in ["redis://:hunter2/@h/0", "redis://h:6379/0?password=hunter2", "redis://h:hunter2", "hunter2://h"] {
+        let broken = errors(&with(&format!("[store]\nurl = \"{wrong}\"")));
+        assert!(broken.len() == 1 && !broken[0].contains("hunter2"), "{broken:?}");
+    }
     let printed = effective(&parse(&with("[store]\nurl = \"redis://h:6379/0\"")).unwrap());
     assert!(printed.contains("redis://h:6379/0"));
 }
@@ -1307,12 +1305,12 @@ fn an_alias_belongs_to_one_model_and_may_only_end_in_a_star() {
 fn a_secret_in_the_store_url_is_read_from_its_source_and_percent_encoded() {
     let url = |written: &str| format!("[store]\nurl = {written}\n{PROVIDER}{MODEL}");
     let read = |written: &str| parse(&url(written)).unwrap_or_else(|errors| panic!("{errors:?}")).store.url;
-    let meant = StoreUrl::Redis("redis://:sk-good@cache:6379/0".to_string());
+    let meant = shared("redis://:sk-good@cache:6379/0");
     assert_eq!(read("[\"redis://:\", { env = \"GOOD_KEY\" }, \"@cache:6379/0\"]"), meant);
     assert_eq!(meant.to_string(), "redis://***@cache:6379/0");
-    let odd = StoreUrl::Redis("rediss://u:p%40ss%2F%3Aw%25@cache".to_string());
+    let odd = shared("rediss://u:p%40ss%2F%3Aw%25@cache");
     assert_eq!(read("[\"rediss://u:\", { env = \"ODD_KEY\" }, \"@cache\"]"), odd);
-    let file = StoreUrl::Redis("redis://:sk-from-file@cache".to_string());
+    let file = shared("redis://:sk-from-file@cache");
     assert_eq!(read("[\"redis://:\", { file = \"/run/secrets/key\" }, \"@cache\"]"), file);
     one_error(&url("[\"redis://:\", { env = \"NOT_SET\" }, \"@cache\"]"), 2, "store.url[1].env", "is not set");
     one_error(&url("[\"redis://:\", { env = \"GOOD_KEY\" }]"), 2, "store.url[0]", "expected \"sqlite:PATH\"");
