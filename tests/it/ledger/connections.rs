@@ -27,6 +27,24 @@ fn missing_append_only_file_is_warned_of_and_passwords_are_never_shown() {
     let failed = gone.command(&["keys", "list", "--config", "wrong.toml"]);
     assert_eq!(failed.code, 1);
     assert!(!failed.err.contains("another"), "{}", failed.err);
+    // The words of the server say what is wrong.
+    let begin = format!("error: redis://***@127.0.0.1:{}/0: WRONGPASS ", server.port);
+    assert!(failed.err.starts_with(&begin), "{}", failed.err);
+}
+
+#[test]
+fn user_password_and_database_are_those_of_the_url() {
+    let user = ["--user", "ann", "on", ">p@ss/:w%", "~*", "&*", "+@all"];
+    let Some(server) = Server::with(&[&["--appendonly", "yes", "--requirepass", "other"][..], &user].concat()) else {
+        return;
+    };
+    let at = |login: &str, db: u8| format!("redis://{login}@127.0.0.1:{}/{db}", server.port);
+    let [first, second] = [1, 2].map(|db| url_gateway(&at("ann:p%40ss%2F:w%25", db), ""));
+    let key = key_of(std::slice::from_ref(&first), &[]);
+    assert_eq!((first.chat(&key, &chat("x")).status(), second.chat(&key, &chat("x")).status()), (200, 401));
+    // The default user finds the same database.
+    let third = url_gateway(&at(":other", 1), "");
+    assert_eq!(third.chat(&key, &chat("x")).status(), 200);
 }
 
 #[test]
