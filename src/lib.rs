@@ -20,10 +20,12 @@
 //! | [`store`] | the ledgers in SQLite and Redis, their threads, and rows spilled to files | base, policy, io |
 //! | [`cli`] | the command line, which puts everything together | all but dialect |
 //!
-//! A crate is a folder below `src`. A request passes six layers: they are the crate `engine`, which a release optimises
-//! for speed. The others are the crate `control`, optimised for size. The crate `lanes`, below all of them, scans text
-//! sixteen bytes at a time; debug builds optimise it, too, and only wire and dialect may use it. This crate exports the
-//! nine layers as its own modules.
+//! A crate is a folder below `src`. A request passes six layers: base, wire and policy are crates of their own, and
+//! dialect, gateway and io are the crate `engine`. A release optimises them for speed, except for policy, most of which
+//! no request calls: it is optimised for size, like the other layers, which are the crate `control`. The functions of
+//! policy that requests call are `#[inline]`, and compiled where they are called. The crate `lanes`, below all of them,
+//! scans text sixteen bytes at a time; debug builds optimise it, too, and only wire and dialect may use it. This crate
+//! exports the nine layers as its own modules.
 //!
 //! The manuals (tutorials, how-to pages, references, explanations) are in [`docs`].
 //!
@@ -74,7 +76,7 @@
 //!
 //! Every change also needs the test that [`docs::testing`] names, usually a transcript in `tests/fixtures/`.
 //!
-//! Files are named from `src/engine` and `src/control`, or from the root of the repository. A change of one kind
+//! Files are named from `src`, `src/engine` or `src/control`, or from the root of the repository. A change of one kind
 //! touches these files, and what raises or reads the new thing; `tests/tidy.rs` checks that they exist.
 //!
 //! | to add | change |
@@ -84,7 +86,7 @@
 //! | a span of limits | `Per` in `policy/plan/caps.rs` |
 //! | a resource that limits count | `Resource` in `policy/plan/caps.rs`, `policy/meter/windows.rs` (its count), `policy/meter/limit.rs` (its words), `gateway/exchange/admit/cost.rs` (what a request uses), `policy/row.rs` |
 //! | a setting for one limit | its row and its `Shorthand` in `policy/plan/mod.rs`; its option in `cli/keys/options.rs`; `gateway/admin/page.html` |
-//! | a metric | its field in `policy/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
+//! | a metric | its field in `gateway/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
 //! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `gateway/report/alert_watch.rs` (what it compares), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |

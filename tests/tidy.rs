@@ -242,25 +242,25 @@ fn passes(path: &str, body: &str) {
 
 #[test]
 fn a_forbidden_import_is_found() {
-    violates("src/engine/base/a.rs", "use crate::wire::Span;", "base must not import wire");
+    violates("src/base/a.rs", "use crate::wire::Span;", "base must not import wire");
     violates(
         "src/engine/dialect/a.rs",
         "use crate::{base::buf::Buf, policy::Meter};",
         "dialect must not import policy",
     );
-    violates("src/engine/policy/a.rs", "fn a() { crate::dialect::b(); }", "policy must not import dialect");
+    violates("src/policy/a.rs", "fn a() { crate::dialect::b(); }", "policy must not import dialect");
     violates("src/engine/gateway/a/b.rs", "use crate::io::clock::Clock;", "gateway must not import io");
     violates("src/engine/io/a.rs", "use crate::gateway::Gateway;", "io must not import gateway");
     violates("src/engine/io/a.rs", "use crate::store::ledger::Ledger;", "io must not import store");
-    violates("src/engine/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
-    violates("src/engine/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
+    violates("src/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
+    violates("src/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
     violates("src/control/simulator/a.rs", "use crate::gateway::Gateway;", "simulator must not import gateway");
     violates("src/control/cli/a.rs", "use engine::dialect::Dialect;", "cli must not import dialect");
     violates("src/control/store/a.rs", "use engine::base;", "store must not use the crate engine");
-    passes("src/engine/wire/head/a.rs", "use super::super::Span;\nuse crate::base::{limits, buf::{Buf, Pool}};");
+    passes("src/wire/head/a.rs", "use super::super::Span;\nuse crate::base::{limits, buf::{Buf, Pool}};");
     passes("src/engine/gateway/a.rs", "use crate::{base, wire, dialect, policy};");
-    passes("src/engine/base/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::Span;\n}");
-    passes("src/engine/base/a.rs", "// crate::wire::Span\nconst A: &str = \"crate::wire\";");
+    passes("src/base/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::Span;\n}");
+    passes("src/base/a.rs", "// crate::wire::Span\nconst A: &str = \"crate::wire\";");
 }
 
 #[test]
@@ -269,8 +269,8 @@ fn a_forbidden_crate_is_found() {
     violates("src/engine/dialect/a.rs", "fn a() { let _ = toml::from_str(b); }", "dialect must not use the crate toml");
     passes("src/engine/io/a.rs", "use mio::Poll;");
     passes("src/engine/gateway/a.rs", "fn a() { base::ring::b(); ringing::c(); }");
-    violates("src/engine/policy/a.rs", "use lanes::skip;", "policy must not use the crate lanes");
-    violates("src/engine/policy/a.rs", "use webpki_roots::A;", "policy must not use the crate webpki_roots");
+    violates("src/policy/a.rs", "use lanes::skip;", "policy must not use the crate lanes");
+    violates("src/policy/a.rs", "use webpki_roots::A;", "policy must not use the crate webpki_roots");
 }
 
 #[test]
@@ -289,29 +289,29 @@ fn map_seeded_from_system_entropy_is_found() {
         "use std::hash::{BuildHasher, RandomState};",
         "fn a() { std::hash::RandomState::new(); }",
     ] {
-        violates("src/engine/policy/a.rs", body, "ahash::RandomState");
+        violates("src/policy/a.rs", body, "ahash::RandomState");
         violates("src/control/cli/a.rs", body, "ahash::RandomState");
         passes("src/engine/io/a.rs", body);
-        passes("src/engine/policy/tests.rs", body);
+        passes("src/policy/tests.rs", body);
     }
-    violates("src/engine/policy/a.rs", "fn a() { HashMap::new(); }", "HashMap::new");
-    passes("src/engine/policy/a.rs", "fn a() { HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4)); }");
+    violates("src/policy/a.rs", "fn a() { HashMap::new(); }", "HashMap::new");
+    passes("src/policy/a.rs", "fn a() { HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4)); }");
 }
 
 #[test]
 fn overlong_lines_functions_and_files_are_found() {
     let function = |lines: usize| format!("fn long() {{\n{}}}", "    a();\n".repeat(lines - 2));
-    violates("src/engine/base/a.rs", &function(71), "fn long has 71 lines");
-    passes("src/engine/base/a.rs", &function(70));
-    passes("src/engine/base/tests.rs", &function(71));
-    violates("src/engine/base/a.rs", "fn a();\n".repeat(601).trim_end(), "lines without tests");
-    violates("src/engine/base/a.rs", "// a\n".repeat(601).trim_end(), "lines without tests");
+    violates("src/base/a.rs", &function(71), "fn long has 71 lines");
+    passes("src/base/a.rs", &function(70));
+    passes("src/base/tests.rs", &function(71));
+    violates("src/base/a.rs", "fn a();\n".repeat(601).trim_end(), "lines without tests");
+    violates("src/base/a.rs", "// a\n".repeat(601).trim_end(), "lines without tests");
     let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}", "    fn a() {}\n".repeat(600));
-    passes("src/engine/base/a.rs", &tests);
-    violates("src/engine/base/a.rs", &format!("// {}", "a".repeat(118)), "longer than 120");
-    violates("src/engine/base/a.rs", &format!("const A: &str = \"{}\";", "a".repeat(118)), "longer than 120");
-    passes("src/engine/base/a.rs", &format!("// {}", "\u{e9}".repeat(117)));
-    passes("src/engine/base/a.rs", &format!("//! | {} |", "a".repeat(118)));
+    passes("src/base/a.rs", &tests);
+    violates("src/base/a.rs", &format!("// {}", "a".repeat(118)), "longer than 120");
+    violates("src/base/a.rs", &format!("const A: &str = \"{}\";", "a".repeat(118)), "longer than 120");
+    passes("src/base/a.rs", &format!("// {}", "\u{e9}".repeat(117)));
+    passes("src/base/a.rs", &format!("//! | {} |", "a".repeat(118)));
     passes("tests/a.rs", &format!("const A: &str = \"{}\";", "a".repeat(118)));
     violates("tests/a.rs", &format!("const A: u8 = {};", "a".repeat(118)), "longer than 120");
 }
@@ -353,19 +353,19 @@ fn banned_words_are_found_where_they_do_not_belong() {
 #[test]
 fn marks_of_unfinished_work_are_found_everywhere() {
     for marker in [concat!("TO", "DO"), concat!("FIX", "ME")] {
-        for path in ["src/engine/base/a.rs", "src/engine/base/tests.rs", "tests/a.rs"] {
+        for path in ["src/base/a.rs", "src/base/tests.rs", "tests/a.rs"] {
             violates(path, &format!("// {marker}: later"), "unfinished");
         }
     }
-    passes("src/engine/base/a.rs", &format!("// {}S", concat!("TO", "DO")));
+    passes("src/base/a.rs", &format!("// {}S", concat!("TO", "DO")));
 }
 
 #[test]
 fn file_without_a_head_comment_is_found() {
-    assert_eq!(rules::check("src/engine/base/a.rs", "fn a() {}\n").len(), 1);
-    assert_eq!(rules::check("src/engine/base/a.rs", "//! A.\n\nfn a() {} \n").len(), 1);
-    assert_eq!(rules::check("src/engine/base/a.rs", "//! A.\n\n\tfn a() {}\n").len(), 1);
-    assert_eq!(rules::check("src/engine/base/a.rs", "//! A.\nfn a() {}").len(), 1);
+    assert_eq!(rules::check("src/base/a.rs", "fn a() {}\n").len(), 1);
+    assert_eq!(rules::check("src/base/a.rs", "//! A.\n\nfn a() {} \n").len(), 1);
+    assert_eq!(rules::check("src/base/a.rs", "//! A.\n\n\tfn a() {}\n").len(), 1);
+    assert_eq!(rules::check("src/base/a.rs", "//! A.\nfn a() {}").len(), 1);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn duplicate_type_name_is_found() {
     for kind in
         ["struct Line;", "enum Line {}", "pub(crate) trait Line {}", "type Line<'a> = &'a str;", "union Line {}"]
     {
-        assert_eq!(found(kind), ["src/engine/io/a.rs, src/engine/wire/c.rs: each defines a type Line"], "{kind}");
+        assert_eq!(found(kind), ["src/engine/io/a.rs, src/wire/c.rs: each defines a type Line"], "{kind}");
     }
     // Members of other items, tests and text do not define types of the file, and one file may define a name for two
     // targets.

@@ -36,7 +36,7 @@ def versions():
 
 def module_of(function):
     """The module of a function: a folder or file of this repository, or `libraries`."""
-    found = re.search(r"(?<!::)\b(?:control|engine|tollgate)::(\w+)(?:::(\w+))?|(lanes)::(\w+)", function)
+    found = re.search(r"(?<!::)\b(?:control|engine|tollgate)::(\w+)(?:::(\w+))?|(?<!::)\b(base|lanes|policy|wire)::(\w+)", function)
     if not found:
         return "libraries"
     return "::".join(part for part in found.groups() if part and part[0].islower())

@@ -9,9 +9,9 @@ POLLED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|ne
 # Functions that run after an event is in the queue of its client.
 AFTERWARDS = re.compile(r"::(settle_down|wrote|client_wrote)$")
 DRIVER = re.compile(r"engine::gateway::(Gateway(>| as |::)|drive::)")
-OWN = re.compile(r"\bengine::")
+OWN = re.compile(r"\b(engine|base|policy|wire)::")
 # Building blocks without knowledge of requests.
-BLOCKS = re.compile(r"\bengine::(base|wire::json)::|\blanes::")
+BLOCKS = re.compile(r"\b(base|wire::json|lanes)::")
 # Lines that a function of several steps runs at least: its head, two steps and its end.
 STEPS = 4
 # Code that the compiler makes, or that belongs to the standard library.

@@ -1,12 +1,12 @@
-//! The layers that a request passes: a crate of its own, because a release has it optimised for speed, and all other
-//! layers for size. The crate `tollgate` exports them as its own modules, and its map describes them (`src/lib.rs`).
+//! The layers that a request passes, above base, wire and policy: a crate of its own, because a release has it optimised
+//! for speed. The crate `tollgate` exports them as its own modules, and its map describes them (`src/lib.rs`).
 
-pub mod base;
 pub mod dialect;
 pub mod gateway;
 pub mod io;
-pub mod policy;
-pub mod wire;
+
+// All layers use the same paths: `crate::base` is the layer base, whichever crate contains it.
+pub use {base, policy, wire};
 
 use gateway::Gateway;
 use io::reactor::Reactor;

@@ -125,14 +125,15 @@ impl Tree {
     }
 }
 
-/// The folders of the crates that contain layers.
+/// The folders of the crates that contain several layers.
 pub const CRATES: [&str; 2] = ["src/control/", "src/engine/"];
 
-/// Returns a file's path in its crate without its ending: `src/engine/a/b.rs` and `src/engine/a/b/mod.rs` are `a/b`.
+/// Returns a file's path from its layer without its ending: `src/engine/a/b.rs` and `src/engine/a/b/mod.rs` are `a/b`,
+/// `src/a/lib.rs` is `a`.
 pub fn in_crate(path: &str) -> &str {
     let inside = CRATES.iter().find_map(|folder| path.strip_prefix(folder));
     let inside = inside.unwrap_or_else(|| path.trim_start_matches("src/"));
-    inside.trim_end_matches(".rs").trim_end_matches("/mod")
+    inside.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib")
 }
 
 /// Returns the module path: `src/engine/a/b.rs` is `a`, `b`; the root of each crate is the root.

@@ -19,7 +19,7 @@ struct Layer {
 }
 
 const LAYERS: [Layer; 9] = [
-    Layer { name: "base", layers: &[], crates: &["slab", "ahash", "miniz_oxide", "ring"] },
+    Layer { name: "base", layers: &[], crates: &["miniz_oxide", "ring"] },
     Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json", "lanes"] },
     Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json", "lanes"] },
     Layer {
@@ -73,14 +73,20 @@ pub fn layers() -> Vec<(String, String)> {
 }
 
 /// The manifests of the packages that contain layers.
-const MANIFESTS: [&str; 2] =
-    [include_str!("../../src/engine/Cargo.toml"), include_str!("../../src/control/Cargo.toml")];
+const MANIFESTS: [&str; 5] = [
+    include_str!("../../src/base/Cargo.toml"),
+    include_str!("../../src/wire/Cargo.toml"),
+    include_str!("../../src/policy/Cargo.toml"),
+    include_str!("../../src/engine/Cargo.toml"),
+    include_str!("../../src/control/Cargo.toml"),
+];
 
 /// Returns every crate in the product's manifests, as code names it. A layer must not use crates that it does not list.
 pub fn crates() -> Vec<String> {
     let lines = |text: &'static str| text.lines().skip_while(|line| *line != "[dependencies]").skip(1);
     let lines = MANIFESTS.into_iter().flat_map(|text| lines(text).take_while(|line| !line.starts_with('[')));
     let names = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_"));
+    let names = names.filter(|name| LAYERS.iter().all(|layer| layer.name != name));
     let mut names: Vec<String> = names.collect();
     names.sort();
     names.dedup();

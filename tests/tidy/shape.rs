@@ -115,7 +115,7 @@ pub fn map(root: &Path, text: &str) -> Vec<String> {
         let mut named = 0;
         for name in row.split('`').skip(1).step_by(2).filter(|name| name.contains('/')) {
             named += 1;
-            let crates = ["", "src/engine/", "src/control/"];
+            let crates = ["", "src/", "src/engine/", "src/control/"];
             if !crates.iter().any(|folder| root.join(format!("{folder}{name}")).exists()) {
                 wrong.push(format!("no such file: {name} in {row}"));
             }

@@ -11,6 +11,7 @@
 mod accounts;
 mod admin;
 mod client;
+pub mod counters;
 mod cx;
 mod drive;
 mod exchange;

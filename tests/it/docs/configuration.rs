@@ -49,16 +49,16 @@ const TABLES: [Table; 13] = [
 ];
 
 const SOURCES: [&str; 10] = [
-    include_str!("../../../src/engine/policy/config/alerts.rs"),
-    include_str!("../../../src/engine/policy/discover.rs"),
-    include_str!("../../../src/engine/policy/config/providers.rs"),
-    include_str!("../../../src/engine/policy/config/server.rs"),
-    include_str!("../../../src/engine/policy/config/store.rs"),
-    include_str!("../../../src/engine/policy/config/telemetry.rs"),
-    include_str!("../../../src/engine/policy/upstream_limits.rs"),
-    include_str!("../../../src/engine/policy/catalog.rs"),
-    include_str!("../../../src/engine/policy/prices.rs"),
-    include_str!("../../../src/engine/policy/plan/mod.rs"),
+    include_str!("../../../src/policy/config/alerts.rs"),
+    include_str!("../../../src/policy/discover.rs"),
+    include_str!("../../../src/policy/config/providers.rs"),
+    include_str!("../../../src/policy/config/server.rs"),
+    include_str!("../../../src/policy/config/store.rs"),
+    include_str!("../../../src/policy/config/telemetry.rs"),
+    include_str!("../../../src/policy/upstream_limits.rs"),
+    include_str!("../../../src/policy/catalog.rs"),
+    include_str!("../../../src/policy/prices.rs"),
+    include_str!("../../../src/policy/plan/mod.rs"),
 ];
 
 /// Required settings, line by line, each with its key. Braces mark where other keys of a table are inserted.

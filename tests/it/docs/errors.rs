@@ -10,12 +10,12 @@ use tollgate::policy::meter::{Limit, LimitReason, Whose};
 use tollgate::policy::plan::caps::Cap;
 use tollgate::policy::refusal::{CredentialError, Missing, QueueRefusal, Refusal, UpstreamRefusal};
 
-const SOURCE: &str = include_str!("../../../src/engine/policy/refusal.rs");
+const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
 /// Files of types whose variants are errors.
 const VARIANTS: [&str; 3] = [
-    include_str!("../../../src/engine/policy/refusal/credential.rs"),
-    include_str!("../../../src/engine/policy/refusal/queue.rs"),
-    include_str!("../../../src/engine/policy/refusal/upstream.rs"),
+    include_str!("../../../src/policy/refusal/credential.rs"),
+    include_str!("../../../src/policy/refusal/queue.rs"),
+    include_str!("../../../src/policy/refusal/upstream.rs"),
 ];
 
 /// Constructors that do not make an error: they change another error, or belong to the admin API.

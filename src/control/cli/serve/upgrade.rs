@@ -34,8 +34,8 @@ mod sender;
 pub(super) use receiver::{HandoverReceiver, ReceivedLedger};
 pub(super) use sender::HandoverSender;
 
+use crate::gateway::counters::RecorderSums;
 use crate::policy::config::Config;
-use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use serde::{Deserialize, Serialize};

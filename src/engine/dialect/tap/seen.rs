@@ -2,7 +2,7 @@
 //!
 //! Owns these types. Must never read an answer itself. Called by `tap::reply` and its templates.
 
-use crate::base::words::words;
+use crate::base::words;
 use crate::wire::Span;
 use crate::wire::json::Raw;
 

@@ -4,8 +4,8 @@
 
 use crate::base::seam::{DialError, Ending};
 use crate::dialect::{Overflow, Reported};
+use crate::gateway::counters::AttemptEnd;
 use crate::policy::cause::Cause;
-use crate::policy::counters::AttemptEnd;
 use crate::policy::refusal::{CredentialError, QueueRefusal, Refusal, UpstreamRefusal};
 use crate::policy::upstream_limits::UpstreamLimits;
 

@@ -2,9 +2,9 @@
 
 use crate::base::seam::ProcessVitals;
 use crate::base::time::{Mono, Unix};
+use crate::gateway::counters::RecorderSums;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Reach;
-use crate::policy::counters::RecorderSums;
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::Amount;
 use crate::policy::row::Running;

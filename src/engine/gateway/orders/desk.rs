@@ -5,7 +5,7 @@
 use super::paging::ListPart;
 use crate::base::limits::{ADMIN_CONNECTIONS, HIGH_WATER};
 use crate::base::time::Mono;
-use crate::base::words::words;
+use crate::base::words;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::seats::PeerKey;
 use crate::gateway::ids::ClientId;

@@ -5,10 +5,10 @@ pub(crate) mod offload;
 pub(crate) mod paging;
 
 pub use super::report::captures::{Captured, CapturedMessage};
+use crate::gateway::counters::RecorderSums;
 use crate::policy::alert::AlertNews;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
-use crate::policy::counters::RecorderSums;
 use crate::policy::discover::{DiscoveredModel, Listed};
 use crate::policy::keys::{KeyId, ShownKey};
 use crate::policy::notice::LedgerNotice;

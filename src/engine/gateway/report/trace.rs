@@ -5,7 +5,7 @@
 use crate::base::digest::hex_into;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
-use crate::policy::counters::AttemptEnd;
+use crate::gateway::counters::AttemptEnd;
 use crate::wire::trace::{self, SAMPLED, TraceParent};
 
 /// See the module's documentation.

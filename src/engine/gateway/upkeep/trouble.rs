@@ -4,6 +4,7 @@
 
 use crate::base::text::quoted;
 use crate::base::time::{Mono, Unix};
+use crate::gateway::counters::Callers;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{
     Among, Choice, CoolDownStatus, LEAST, Seek, Stage, TargetCondition, TargetStatus, TargetTrouble,
@@ -12,7 +13,6 @@ use crate::gateway::report::recorder::first_bytes::FirstByteTimes;
 use crate::policy::alert::AlertProblem;
 use crate::policy::catalog::Target;
 use crate::policy::cause::{Advice, Cause};
-use crate::policy::counters::Callers;
 use crate::policy::keys::LiveKeys;
 use crate::policy::window;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,12 +3,12 @@
 
 use super::{HandoverMessage, Listening, VERSION};
 use crate::gateway::Gateway;
+use crate::gateway::counters::RecorderSums;
 use crate::gateway::orders::Notice;
 use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
-use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};

@@ -3,6 +3,7 @@
 
 use super::dial::avoid;
 use crate::base::time::{Mono, Unix};
+use crate::gateway::counters::AttemptEnd;
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::fault::{CoolDownFor, Fault, FaultKind, refuses_credential, wants_rest};
 use crate::gateway::exchange::job::RequestJob;
@@ -14,7 +15,6 @@ use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::gateway::upkeep::trouble::target_alert;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
-use crate::policy::counters::AttemptEnd;
 use crate::policy::keys::{Keys, LiveKeys};
 use crate::wire::head::ResponseHead;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! target unavailable to others.
 
 use crate::base::hash::mix_bytes;
-use crate::policy::counters::Callers;
+use crate::gateway::counters::Callers;
 use crate::policy::keys::Key;
 
 /// A caller: a key and its owner. The keys of one group have one owner; a key without a group has its own. Both are

@@ -3,9 +3,9 @@
 
 use super::{Breakers, Caller, CredentialState, TargetState};
 use crate::base::time::Mono;
+use crate::gateway::counters::Callers;
 use crate::gateway::provider::rate_limits::{RateLimitHeaders, Rest};
 use crate::policy::catalog::Target;
-use crate::policy::counters::Callers;
 use std::time::Duration;
 
 /// A target without an alternative is tried so often during a cool-down that its provider has asked for.

@@ -2,8 +2,8 @@
 //! costs nothing here.
 
 use crate::base::time::Unix;
+use crate::gateway::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::cause::Cause;
-use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 
 /// Number of minutes whose counts are reported together, the current one included.
 pub(super) const MINUTES: usize = 5;

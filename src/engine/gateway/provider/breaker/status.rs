@@ -4,11 +4,11 @@ use super::history::{AttemptSums, IN_A_ROW, MINUTES, QUIET_MS, TargetTrouble, at
 use super::table::name_hash;
 use super::{Breaker, Breakers, Caller, TargetState, account_of, without_credential};
 use crate::base::time::{Mono, Unix};
-use crate::base::words::words;
+use crate::base::words;
+use crate::gateway::counters::Callers;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
-use crate::policy::counters::Callers;
 use std::sync::Arc;
 use std::time::Duration;
 

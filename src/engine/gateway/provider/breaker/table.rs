@@ -2,8 +2,8 @@
 
 use super::{Breaker, Breakers, CredentialState, TargetState, account_of, without_credential};
 use crate::base::hash::mix_bytes;
+use crate::gateway::counters::Callers;
 use crate::gateway::provider::rate_limits::Rest;
-use crate::policy::counters::Callers;
 use std::sync::Arc;
 
 /// Hash of a label, which is the target's seed, or of another name. Only the operator and the providers' lists choose

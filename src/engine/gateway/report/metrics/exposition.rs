@@ -4,11 +4,11 @@
 use super::{ANSWERS, Gauges, PHASE_TIMES, PHASES, RATES, Scale};
 use crate::base::text::push_number;
 use crate::base::time::Mono;
+use crate::gateway::counters::{Histogram, ModelCounts, Stats, TargetCounts};
 use crate::gateway::provider::breaker::Breakers;
 use crate::gateway::queue::Queues;
 use crate::policy::catalog::Model;
 use crate::policy::config::target_limits::shown;
-use crate::policy::counters::{Histogram, ModelCounts, Stats, TargetCounts};
 use crate::policy::meter::{LimitStatus, Whose};
 use crate::policy::plan::Shorthand;
 use crate::policy::plan::caps::{Cap, Resource};

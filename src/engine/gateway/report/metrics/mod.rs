@@ -4,7 +4,7 @@
 mod exposition;
 
 use crate::base::seam::ProcessVitals;
-use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats};
+use crate::gateway::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats};
 use crate::policy::plan::Shorthand;
 use crate::policy::usage::Usage;
 pub(crate) use exposition::{Scrape, ScrapePosition, Sources};

@@ -4,7 +4,7 @@
 //! memory is bounded.
 
 use crate::base::time::Unix;
-use crate::policy::counters::{PastMinute, RecentMinute, TargetTimes};
+use crate::gateway::counters::{PastMinute, RecentMinute, TargetTimes};
 
 /// Maximum number of targets with times, about 2.5 KiB each; a target with streams and complete responses counts twice.
 /// A further target has none, unless one has had no requests for an hour.

@@ -3,7 +3,7 @@
 //! and does not wake an idle gateway.
 
 use crate::base::time::{Mono, Now, Unix};
-use crate::policy::counters::Stats;
+use crate::gateway::counters::Stats;
 use std::time::Duration;
 
 /// Number of minutes kept.

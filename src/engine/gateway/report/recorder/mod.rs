@@ -4,7 +4,7 @@
 //! readers.
 
 use crate::base::time::{Mono, Now, Unix};
-use crate::policy::counters::RecorderSums;
+use crate::gateway::counters::RecorderSums;
 use crate::wire::json::Raw;
 use first_bytes::{FirstByte, FirstByteTimes, FirstBytes};
 use lists::{CountedLines, ERRORS, LineRing, NO_COST, RecordedLine};

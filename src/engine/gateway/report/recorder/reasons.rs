@@ -4,7 +4,7 @@
 use super::reason::reason;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
-use crate::policy::counters::ReasonRow;
+use crate::gateway::counters::ReasonRow;
 use crate::policy::window;
 use crate::wire::json::{Raw, item, key, member_count, member_string};
 use std::cmp::Reverse;

@@ -1,0 +1,49 @@
+//! Parsing and writing of wire formats: pure, and resumable at any byte. Imports only `base`.
+
+// All layers use the same paths: `crate::base` is the layer base, whichever crate contains it.
+extern crate self as wire;
+use base;
+
+pub mod body;
+mod endpoint;
+pub mod head;
+pub mod inbound;
+pub mod json;
+pub mod multipart;
+pub mod percent;
+pub mod sse;
+pub mod template;
+pub mod trace;
+
+pub use endpoint::{ModelEndpoint, Operation, Passthrough, Shape};
+
+/// A range of bytes in a buffer: offsets instead of borrows, so that the buffer may grow in the meantime.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// Offset of the first byte.
+    pub start: u32,
+    /// Offset after the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// Makes a span from offsets. Both must be below 4 GiB, which every bound on a message ensures.
+    pub fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    /// Returns the bytes of the span; none if it is outside `buffer`.
+    pub fn of(self, buffer: &[u8]) -> &[u8] {
+        buffer.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+
+    /// Number of bytes.
+    pub fn len(self) -> usize {
+        self.end.saturating_sub(self.start) as usize
+    }
+
+    /// True if the span is empty, like the default one.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
