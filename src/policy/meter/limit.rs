@@ -72,6 +72,7 @@ impl Limit {
     pub(super) const SOON: u64 = 1;
 
     /// Names the limit for `error.message`.
+    #[inline]
     pub fn message(&self) -> String {
         // Clients that ignore `retry-after` cause these thousands of times a second, and `format!` would add 300
         // instructions to each.
@@ -140,6 +141,7 @@ pub(super) fn is_far(account: &MeterAccount, limits: &[Cap], most: Amount, model
 /// Limit that refuses one more request for the longest time, of several the first. A key that has spent its period must
 /// not wait for a window. The totals of `plan` may be one host's share.
 #[cold]
+#[inline]
 pub(super) fn reached(
     account: &MeterAccount,
     counted: Counted,
@@ -156,6 +158,7 @@ pub(super) fn reached(
 }
 
 /// The limit that lasts longest, of several the first.
+#[inline]
 pub(super) fn longest(limits: impl Iterator<Item = Limit>) -> Option<Limit> {
     limits.reduce(|found, limit| if found.retry_after < limit.retry_after { limit } else { found })
 }
@@ -178,6 +181,7 @@ pub(super) fn exceeds(limits: &[Cap], need: Amount) -> bool {
 
 /// Largest amount that one request may use under these limits.
 #[cold]
+#[inline]
 pub(super) fn share(limits: &[Cap], model: Option<&str>) -> Amount {
     let least = |resource: Resource| {
         let totals = counting(limits, model).filter(|cap| cap.resource == resource).map(|cap| cap.total);
@@ -188,6 +192,7 @@ pub(super) fn share(limits: &[Cap], model: Option<&str>) -> Amount {
 
 /// Limit that `need` of one request exceeds as a whole. Up to `floor` is always allowed.
 #[cold]
+#[inline]
 pub(super) fn oversized(
     account: &MeterAccount,
     plan: &Plan,
@@ -204,6 +209,7 @@ pub(super) fn oversized(
 }
 
 /// Owner of a limit of `plan`, which belongs to a group or a key.
+#[inline]
 pub(super) fn whose(cap: &Cap, plan: &Plan, of_group: bool) -> Whose {
     match (of_group, cap.own) {
         (true, _) => Whose::Group(plan.name.clone()),

@@ -128,18 +128,21 @@ impl Meter {
 
     /// Fails if a limit of the key or of a group above it is already spent, so that the head of a request can be
     /// refused. Nothing is counted.
+    #[inline]
     pub fn spent(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         // A bound refuses no request: tokens are counted when the body is complete.
         self.check(payer, now, Counted::Exact)
     }
 
     /// Like [`Meter::spent`], but only by settled use, which cannot become less.
+    #[inline]
     pub fn spent_settled(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         self.check(payer, now, Counted::Settled)
     }
 
     /// Like [`Meter::spent_settled`], if a shared ledger admits. Its counts expire after a moment, and it is asked
     /// again: a counter may have been repaired, or requests may not count after all.
+    #[inline]
     pub fn spent_shared(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         self.spent_settled(payer, now).or_else(|limit| {
             let mut old = self.at(payer.key, payer.plan, now).is_old(now);
@@ -151,6 +154,7 @@ impl Meter {
     /// Admits one request, counts it and reserves `estimate` in its key and every group above it, or returns the limit
     /// that refuses it. A request is refused if `used + reserved ≥ total`. A limit of N requests, or of N concurrent
     /// requests, admits exactly N.
+    #[inline]
     pub fn admit(&mut self, payer: Payer<'_>, now: Unix, estimate: Amount) -> Result<Hold, Limit> {
         self.check(payer, now, Counted::Own)?;
         Ok(self.hold(payer, now, estimate, false))
@@ -158,6 +162,7 @@ impl Meter {
 
     /// Admits one request by the upper bound `most`, if the key and its groups stay under half of each limit with it.
     /// `None`: the exact estimate must be counted for [`Meter::admit`], or a limit refuses the request.
+    #[inline]
     pub fn admit_bounded(&mut self, payer: Payer<'_>, now: Unix, most: Amount) -> Option<Hold> {
         let account = self.at(payer.key, payer.plan, now);
         let mut free = is_far(account, &payer.plan.all, most, payer.model_id());
@@ -174,6 +179,7 @@ impl Meter {
 
     /// True if the key or a group above it has running requests whose reservation is only a bound. A refusal for tokens
     /// or money is then not exact.
+    #[inline]
     pub fn is_bounded(&mut self, key: KeyIx, path: PathIx) -> bool {
         let mut bounded = self.accounts.get(key.0 as usize).is_some_and(|account| account.bounded.0 > 0);
         self.tree.each_as_it_is(path, |node| bounded |= node.account.bounded.0 > 0);
@@ -181,6 +187,7 @@ impl Meter {
     }
 
     /// Replaces the bound of a request by its estimate `exact`. Changes nothing if the reservation is no bound.
+    #[inline]
     pub fn count(&mut self, hold: &Hold, exact: Amount) {
         let Some(open) = self.open.get_mut(hold.0).filter(|open| open.bounded) else { return };
         let exact = exact.min(open.reserved);
@@ -260,12 +267,14 @@ impl Meter {
     }
 
     /// Amount of a reservation.
+    #[inline]
     pub fn reserved(&self, hold: &Hold) -> Amount {
         self.open.get(hold.0).map_or(Amount::default(), |open| open.reserved)
     }
 
     /// Ends a request with its use, which counts in the window and the period of its admission. A window or period that
     /// has passed is not counted any more, but the ledger has the row.
+    #[inline]
     pub fn settle(&mut self, hold: Hold, used: Amount) {
         self.close(hold.0, used);
     }
@@ -304,6 +313,7 @@ impl Meter {
     }
 
     /// True if a model without a price must not be used: a budget applies that does not allow it.
+    #[inline]
     pub fn refuses_unpriced(&mut self, payer: Payer<'_>) -> bool {
         let mut refuses = payer.plan.refuses_unpriced();
         self.tree.each_as_it_is(payer.path, |node| refuses |= node.limits.refuses_unpriced());
@@ -347,7 +357,7 @@ impl Meter {
     }
 
     /// Like [`Meter::check`], for the groups. `own`: the limit of the key that is reached.
-    #[inline(never)]
+    #[inline]
     fn check_groups(&mut self, payer: Payer<'_>, now: Unix, counted: Counted, own: Option<Limit>) -> Result<(), Limit> {
         let mut found = own;
         if payer.path.is_some() {
