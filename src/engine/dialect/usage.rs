@@ -143,6 +143,7 @@ impl ChatUsage {
     }
 
     /// The report made of the counters.
+    #[inline]
     pub(super) fn reported(&self) -> Reported {
         let cache_read = self.seen.cache_read.max(self.cached);
         let cache_write = self.seen.cache_write.max(self.written);
@@ -222,6 +223,7 @@ impl Reported {
 
     /// Adds tokens to the output that only the total includes: reasoning counted separately, under its own name or
     /// none, or all of the output. Cached tokens can be counted separately as well.
+    #[inline]
     fn with_hidden(mut self, prompt: Option<u64>, total: Option<u64>) -> Reported {
         let (Some(prompt), Some(total)) = (prompt, total) else { return self };
         let Some(output) = self.output else {

@@ -84,11 +84,13 @@ impl Meter {
 }
 
 /// True for the tokens of the plan's period.
+#[inline]
 fn is_allowance(cap: &Cap) -> bool {
     cap.resource == Resource::Tokens && cap.span == LimitList::PERIOD
 }
 
 /// Lists the limits of one account.
+#[inline]
 pub(super) fn list_limits(account: &MeterAccount, plan: &Plan, of_group: bool, all: &mut Vec<LimitStatus>) {
     for cap in plan.all.iter() {
         let (reserved, own) = account.of(cap, Counted::Own);

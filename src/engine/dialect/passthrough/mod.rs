@@ -188,6 +188,7 @@ impl PassthroughFormat {
 
     /// Usage that an answer reports: in its `usage`, read as a chat completion's (`usual`), otherwise in its `meta`. An
     /// endpoint that generates neither text nor media has no completion tokens.
+    #[inline]
     pub(super) fn reported(of: Passthrough, mut usual: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if of.generates() {
             return usual;

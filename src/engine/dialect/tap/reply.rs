@@ -109,6 +109,7 @@ impl Notes {
         }
     }
 
+    #[inline]
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
         // A pass-through answer counts no reasoning, so its total adds no information.
         if self.inner == K::TotalTokens && self.endpoint.is_passthrough() {

@@ -168,9 +168,14 @@ impl Request {
 
     #[inline]
     pub(super) fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
-        let is_passthrough =
-            !model.passthrough_targets.is_empty() && self.endpoint().is_some_and(ModelEndpoint::is_passthrough);
-        if is_passthrough { &model.passthrough_targets } else { &model.targets }
+        match self.found.endpoint {
+            Some(Endpoint::Inference(endpoint))
+                if endpoint.is_passthrough() && !model.passthrough_targets.is_empty() =>
+            {
+                &model.passthrough_targets
+            }
+            _ => &model.targets,
+        }
     }
 
     /// Its reservation under strict limits, if such apply.
