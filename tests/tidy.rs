@@ -393,7 +393,7 @@ fn duplicate_type_name_is_found() {
     for kind in
         ["struct Line;", "enum Line {}", "pub(crate) trait Line {}", "type Line<'a> = &'a str;", "union Line {}"]
     {
-        assert_eq!(found(kind), ["src/engine/io/a.rs, src/wire/c.rs: each defines a type Line"], "{kind}");
+        assert_eq!(found(kind), ["src/engine/io/a.rs, src/engine/wire/c.rs: each defines a type Line"], "{kind}");
     }
     // Members of other items, tests and text do not define types of the file, and one file may define a name for two
     // targets.

@@ -1,4 +1,4 @@
-//! The layers that a request passes, above base, wire and policy: a crate of its own, because a release has it optimised
+//! The layers that a request passes, above base, wire and policy: a crate of its own, because a release optimises it
 //! for speed. The crate `tollgate` exports them as its own modules, and its map describes them (`src/lib.rs`).
 
 pub mod dialect;

@@ -3,7 +3,8 @@
 
 // All layers use the same paths: `crate::base` is the layer base, whichever crate contains it.
 extern crate self as policy;
-use {base, wire};
+extern crate base;
+extern crate wire;
 
 pub mod agent;
 pub mod alert;

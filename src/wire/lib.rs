@@ -2,7 +2,7 @@
 
 // All layers use the same paths: `crate::base` is the layer base, whichever crate contains it.
 extern crate self as wire;
-use base;
+extern crate base;
 
 pub mod body;
 mod endpoint;

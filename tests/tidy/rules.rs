@@ -27,7 +27,7 @@ const LAYERS: [Layer; 9] = [
         layers: &["base", "wire"],
         crates: &["ahash", "httpdate", "jiff", "serde", "serde_json", "toml"],
     },
-    Layer { name: "gateway", layers: &["base", "wire", "dialect", "policy"], crates: &["ahash", "slab"] },
+    Layer { name: "gateway", layers: &["base", "wire", "dialect", "policy"], crates: &["ahash", "serde", "slab"] },
     Layer { name: "simulator", layers: &["base", "wire", "dialect", "policy"], crates: &["serde", "serde_json"] },
     Layer {
         name: "io",
