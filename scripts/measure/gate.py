@@ -84,7 +84,6 @@ def count_figures(names):
         if name in names:
             functions, helping = counted.count(kind, length, **more)
             found[name] = count_by_module(functions)
-            open('/tmp/w/prof-'+name+'.json','w').write(json.dumps(functions))
             helpers.append(helping)
     counted.end()
     return found, helpers[0]

@@ -2,8 +2,8 @@
 //! endpoints and percent-encoding. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
 // All layers use the same paths: `crate::base` is the layer base, whichever crate contains it.
-extern crate self as policy;
 extern crate base;
+extern crate self as policy;
 extern crate wire;
 
 pub mod agent;

@@ -1,8 +1,8 @@
 //! Parsing and writing of wire formats: pure, and resumable at any byte. Imports only `base`.
 
 // All layers use the same paths: `crate::base` is the layer base, whichever crate contains it.
-extern crate self as wire;
 extern crate base;
+extern crate self as wire;
 
 pub mod body;
 mod endpoint;
