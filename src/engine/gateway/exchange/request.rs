@@ -168,14 +168,9 @@ impl Request {
 
     #[inline]
     pub(super) fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
-        match self.found.endpoint {
-            Some(Endpoint::Inference(endpoint))
-                if endpoint.is_passthrough() && !model.passthrough_targets.is_empty() =>
-            {
-                &model.passthrough_targets
-            }
-            _ => &model.targets,
-        }
+        let is_passthrough = !model.passthrough_targets.is_empty()
+            && matches!(self.found.endpoint, Some(Endpoint::Inference(endpoint)) if endpoint.is_passthrough());
+        if is_passthrough { &model.passthrough_targets } else { &model.targets }
     }
 
     /// Its reservation under strict limits, if such apply.
