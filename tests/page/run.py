@@ -228,7 +228,7 @@ def more_than_a_hundred_requests_are_listed_on_demand(page, _):
     page.until(lambda: len(page.cells("#requestlist")) == 100)
     page.at("#morerows").click()
     page.until(lambda: len(page.cells("#requestlist")) > 129)
-    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: [{setting: 'budget', total: 5}, {setting: 'tokens', total: 0}], renews: now.time}).outerHTML)")
+    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: [], budgets: [{name: 'k', unit: 'usd', per: 'month', models: null, used: cost_used, limit: 5, renews: now.time}], renews: now.time}).outerHTML)")
     assert key == ['<span class="good">live</span>', '<span class="warn">live, spent</span>'], key
     # A status is a class or one status; 499 is no refusal.
     shown = page.js("""return ['499', '4xx', '2xx'].map(status => { params.set('status', status); return [200, 404, 499, 502].filter(status => fits({status})) })""")
@@ -268,9 +268,9 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
             one_caller: false, unanswered: null, left: {}, last_failure: {time: now.time, cause: 'status 503'}, in_flight: 0, slots: 0,
             minutes_5: {answered: 10, failed: 10, unanswered: 0}, first_byte_us: {median: 9e6, p95: 9e6, usual: 1e5}, ...more})
         targets = [one('a/slow', 'slow'), one('b/partly', 'partly_failing'), one('b/ok', 'ok', {first_byte_us: null}), ...Array.from({length: 7}, (_, at) => one('c/down' + at, 'failing'))]
-        groups = [['near', 9, 10], ['soon', 1, 4], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, limits: [{resource: 'budget', per: 'month', used, reserved: 0, total, renews: now.time}]}))
+        groups = [['near', 9, 10], ['soon', 1, 4], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, limits: [{resource: 'budget', per: 'month', models: null, used, reserved: 0, total, renews: now.time}]}))
         keyList = [{id: 'K', name: 'k', group: 'full', status: 'live', cost_used: 0, tokens_used: 0, limits: [], renews: now.time}]
-        forecasts = [{what: 'group', name: 'soon', unit: 'usd', renews: now.time, forecast: 'spent 23:59 UTC'}]
+        forecasts = [{what: 'group', name: 'soon', unit: 'usd', per: 'month', models: null, renews: now.time, forecast: 'spent 23:59 UTC'}]
         const problem = (name, state, failed) => ({what: 'target', name, state, since: now.time, until: null, failed, models: [], text: state, next: '', manual: '', health: 'degraded'})
         const problems = [...Array.from({length: 7}, (_, at) => problem('c/down' + at, 'failing', 9 - at)), problem('b/partly', 'partly_failing', 1), problem('a/slow', 'slow', 0)]
         now = {...now, problems, refused: [{what: 'key', id: 'K', name: 'k', requests: 90, refused: 90, status: 429, since: now.time}]}
@@ -463,20 +463,20 @@ def budgets_warn_with_words_and_a_date(_, driver):
         page = Page(gate, driver)
         page.open("spending")
         rows = page.until(lambda: len(page.cells("#budgets")) >= 3 and page.cells("#budgets"))
-        assert rows[0][0] == "group agents" and "SPENT" in rows[0][2] and rows[0][4].endswith("UTC"), rows
-        assert rows[1][0] == "group research" and "nearly spent" in rows[1][2] and rows[1][3] == "too early to say", rows
+        assert rows[0][0] == "group agents" and "SPENT" in rows[0][3] and rows[0][5].endswith("UTC"), rows
+        assert rows[1][0] == "group research" and "nearly spent" in rows[1][3] and rows[1][4] == "too early to say", rows
         assert [len(page.driver.find_elements(By.CSS_SELECTOR, f"#budgets .share.{kind}")) for kind in ["bad", "warn"]] == [1, 1]
-        assert rows[0][5] == "agents-key" and rows[1][5] == "research-key", rows
+        assert rows[0][6] == "agents-key" and rows[1][6] == "research-key", rows
         marks = page.driver.find_elements(By.CSS_SELECTOR, "#budgets .share b")
         assert len(marks) == 2 * len(rows), "each budget shows the two thresholds of alerts"
         shown = json.loads(gate.run("keys", "show", "own", "--json").stdout)
         own = next(row for row in rows if row[0] == "key own")
         lines = json.loads(gate.run("usage", "--budgets", "--json").stdout)
         report = {f"{one['what']} {one['name']}": one for one in lines}
-        assert {row[0]: row[3] for row in rows} == {name: one["forecast"] for name, one in report.items()}, (rows, report)
+        assert {row[0]: row[4] for row in rows} == {name: one["forecast"] for name, one in report.items()}, (rows, report)
         from_key = next(one for one in shown["budgets"] if one["unit"] == "usd")
         assert from_key == report["key own"], (from_key, report)
-        assert own[1] == f"${shown['cost_used']:.4f} / $5.0000", (own, shown)
+        assert own[2] == f"${shown['cost_used']:.4f} / $5.0000", (own, shown)
         bars = page.until(lambda: page.cells("#limits"))
         first = bars[0]
         assert first[0] == "group agents: budget per month" and first[1].endswith(" / $1.0000") and "SPENT" in first[4], bars
@@ -486,7 +486,7 @@ def budgets_warn_with_words_and_a_date(_, driver):
         spent = page.until(lambda: next((row for row in page.cells("#attention") if row[1] == "group agents" and row[3] != "-"), None))
         today = page.js("return day(Date.now())")
         assert spent[3] == f"{today} UTC" or re.match(r"[\d:]{8}$", spent[3]), spent
-        assert re.search(rf"group agents: budget spent since {today}: ", gate.run("status").stdout), gate.run("status").stdout
+        assert re.search(rf"group agents: budget for a month spent since {today}: ", gate.run("status").stdout), gate.run("status").stdout
         named = lambda: [row[2] for row in page.cells("#attention") if row[1] == "key own"]
         assert not named(), "nothing is used of it"
         page.until(lambda: page.js("return forecasts?.length"))

@@ -5,6 +5,7 @@ use super::http::admin_client::{AskArg, Listener};
 use super::output::{Align, Failure, Table, clean, fitted, grouped, money, percent, print, print_json, remark};
 use super::requests::read;
 use crate::base::text::{plural, quoted};
+use crate::policy::plan::caps::{Cap, Models, Per, Resource};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -179,7 +180,7 @@ fn notices([budgets, refused, captures]: [&[Value]; 3], now: &str) -> Vec<String
     // A key that is refused because its budget is spent gets one notice instead of two.
     let mut joined: Vec<&Value> = Vec::new();
     for budget in budgets {
-        let Some(notice) = budget_notice(budget) else { continue };
+        let Some(notice) = budget_notice(budget, now) else { continue };
         let is_same = |one: &&Value| budget["key"].is_string() && budget["key"] == one["id"] && one["status"] == 429;
         let own = refused.iter().find(is_same).filter(|_| is_spent(budget));
         joined.extend(own);
@@ -206,8 +207,15 @@ fn is_spent(budget: &Value) -> bool {
     budget["used"].as_f64() >= budget["limit"].as_f64()
 }
 
+/// The time and the models of a budget: ` for 5 hours and models opus-*`.
+fn span_words(one: &Value) -> String {
+    let Some(per) = one["per"].as_str().and_then(Per::parse) else { return String::new() };
+    let names: Vec<&str> = list(&one["models"]).iter().filter_map(Value::as_str).collect();
+    Cap { models: Models::parse(&names.join(",")).unwrap_or_default(), ..Cap::new(Resource::Budget, per, 0) }.words()
+}
+
 /// A budget or quota that is spent, nearly spent, or spent today at the present pace.
-fn budget_notice(one: &Value) -> Option<String> {
+fn budget_notice(one: &Value, now: &str) -> Option<String> {
     let is_money = one["unit"] == "usd";
     let amount = |value: &Value| match is_money {
         true => (value.as_f64().unwrap_or_default() * 1e9).round() as u64,
@@ -215,7 +223,7 @@ fn budget_notice(one: &Value) -> Option<String> {
     };
     let form = |amount: u64| if is_money { money(amount) } else { grouped(amount) };
     let (used, limit, forecast) = (amount(&one["used"]), amount(&one["limit"]), text(&one["forecast"]));
-    let what = if is_money { "budget" } else { "tokens" };
+    let what = [if is_money { "budget" } else { "tokens" }, &span_words(one)].concat();
     let is_today = forecast.starts_with("spent ") && forecast.ends_with(" UTC");
     let state = if used >= limit {
         format!("{what} {forecast}")
@@ -225,7 +233,7 @@ fn budget_notice(one: &Value) -> Option<String> {
         return None;
     };
     let renews = text(&one["renews"]);
-    let renews = renews.get(..10).unwrap_or(&renews);
+    let renews = renews.strip_suffix("T00:00:00Z").map_or_else(|| short(&renews, now), str::to_string);
     let pace = if used < limit && is_today { format!("; at this pace {forecast}") } else { String::new() };
     let (of, name) = (text(&one["what"]), quoted(&text(&one["name"])));
     Some(format!("{of} {name}: {state}: {} of {}, renews {renews}{pace}", form(used), form(limit)))
@@ -335,11 +343,11 @@ mod tests {
     #[test]
     fn notices_name_what_is_spent_or_refused() {
         let budget = |name: &str, unit: &str, [used, limit]: [f64; 2], forecast: &str| {
-            json!({ "what": "group", "name": name, "unit": unit, "used": used, "limit": limit, "forecast": forecast,
+            json!({ "what": "group", "name": name, "unit": unit, "per": "month", "models": null, "used": used, "limit": limit, "forecast": forecast,
                     "renews": "2026-12-01T00:00:00Z" })
         };
-        let quota = json!({ "what": "key", "name": "bot", "unit": "tokens", "used": 13, "limit": 1,
-            "forecast": "spent", "renews": "2026-12-01T00:00:00Z" });
+        let quota = json!({ "what": "key", "name": "bot", "unit": "tokens", "per": "5h", "models": ["opus-*", "!mini"],
+            "used": 13, "limit": 1, "forecast": "spent", "renews": "2026-11-27T15:00:00Z" });
         let budgets = [
             budget("a", "usd", [0.2, 0.2], "spent since 26 Nov"),
             budget("b", "usd", [0.16, 0.2], "lasts"),
@@ -353,10 +361,10 @@ mod tests {
         assert_eq!(
             notices([&budgets, std::slice::from_ref(&refused), &captures], NOW),
             [
-                "notice: group `a`: budget spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
-                "notice: group `b`: 80 % of the budget used: $0.1600 of $0.2000, renews 2026-12-01",
-                "notice: group `c`: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
-                "notice: key `bot`: tokens spent: 13 of 1, renews 2026-12-01",
+                "notice: group `a`: budget for a month spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
+                "notice: group `b`: 80 % of the budget for a month used: $0.1600 of $0.2000, renews 2026-12-01",
+                "notice: group `c`: 25 % of the budget for a month used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
+                "notice: key `bot`: tokens for 5 hours and models opus-*,!mini spent: 13 of 1, renews 15:00:00Z",
                 "notice: key `ci`: 10 of 12 requests refused in 5 min since 12:59:00Z, last with 429",
                 "notice: key `bot`: its requests and responses are captured until 14:00:00Z",
             ]
@@ -369,7 +377,7 @@ mod tests {
         assert_eq!(
             notices([&[spent], &[refused], &[]], NOW),
             [
-                "notice: key `bot`: tokens spent: 13 of 1, renews 2026-12-01; 10 of 12 requests refused in 5 min since 12:59:00Z"
+                "notice: key `bot`: tokens for 5 hours and models opus-*,!mini spent: 13 of 1, renews 15:00:00Z; 10 of 12 requests refused in 5 min since 12:59:00Z"
             ],
         );
     }

@@ -165,6 +165,13 @@ pub struct PastUse {
     pub cost_nano: u64,
 }
 
+impl From<Row> for PastUse {
+    fn from(row: Row) -> PastUse {
+        let Row { key, group, model, target, admitted: at, usage, cost_nano, .. } = row;
+        PastUse { key, group, model, target, at, requests: 1, tokens: usage.total(), cost_nano }
+    }
+}
+
 /// Use of one target on one UTC day.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetUse {

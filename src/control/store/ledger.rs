@@ -1,7 +1,7 @@
 //! Ledger of either kind, for commands: the SQLite file or the shared store, behind one interface.
 
 use super::alert_claims::{AlertClaim, AlertReport};
-use super::api::{Names, Query, Renaming, StoreError, Taker, UsageLine, Verdict};
+use super::api::{Names, PastUse, Query, Renaming, StoreError, Taker, UsageLine, Verdict};
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
@@ -179,6 +179,20 @@ impl Ledger {
     /// were committed.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         each!(self, db => db.export(take))
+    }
+
+    /// Passes data of every row admitted at `since` or later to `take`; of a shared ledger only of its newest rows.
+    pub fn each_since(&mut self, since: Unix, take: &mut dyn FnMut(PastUse)) -> Result<(), StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.each_since(since, take),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(_) => self.recent_rows(&mut |row| {
+                if row.admitted >= since {
+                    take(PastUse::from(row));
+                }
+                true
+            }),
+        }
     }
 
     /// Passes the newest rows to `take`, newest first, until it returns false: at most `RECENT_ROWS_MAX`.

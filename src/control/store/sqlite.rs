@@ -389,7 +389,13 @@ impl Sqlite {
 
     /// Returns data of every row admitted at `since` or later. It rebuilds the windows.
     pub fn rows_since(&self, since: Unix) -> Result<Vec<PastUse>, StoreError> {
-        past::rows_since(&self.connection, since).map_err(|error| self.tell(error))
+        let mut found = Vec::new();
+        self.each_since(since, &mut |past| found.push(past)).map(|()| found)
+    }
+
+    /// Passes data of every row admitted at `since` or later to `take`.
+    pub fn each_since(&self, since: Unix, take: &mut dyn FnMut(PastUse)) -> Result<(), StoreError> {
+        past::each_since(&self.connection, since, take).map_err(|error| self.tell(error))
     }
 
     /// Number of rows in the ledger.

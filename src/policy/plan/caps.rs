@@ -163,6 +163,11 @@ impl Models {
         self.0.as_ref()
     }
 
+    /// The names; `None` for all models.
+    pub fn names(&self) -> Option<Vec<&str>> {
+        self.0.as_ref().map(|names| names.split(',').collect())
+    }
+
     /// True if requests to this model count. `None`: the model is not known yet.
     #[inline]
     pub fn count(&self, model: Option<&str>) -> bool {

@@ -159,6 +159,43 @@ fn budgets_and_their_forecasts_are_the_same_everywhere() {
     let table = h.done(&["usage", "--budgets"]);
     assert!(table.contains("group labs") && table.contains("key test") && table.contains("3 days"), "{table}");
     assert_eq!(h.command(&["usage", "--budgets", "--by", "key"]).code, 2);
+    // Entries of limits and temporary allowances are budgets like the others.
+    let sent = r##"{"limits":["budget=4/5h:small","budget=9/week:other"],"extra":[{"budget":6,"per":"5h","models":["small"],"for":"1h"}]}"##;
+    let answer = ask(&h, "PATCH", &format!("keys/{id}"), &[], sent);
+    assert_eq!(answer.status(), 200, "{}", answer.json());
+    assert_eq!(h.chat(&key, &chat("#sim tokens=10")).status(), 200);
+    let entries = |list: &Value| -> Vec<(String, Value, Value, bool)> {
+        let own = list.as_array().unwrap().iter().filter(|one| one["what"] == "key");
+        let mut own: Vec<_> = own
+            .map(|one| {
+                let is_used = one["used"].as_f64().unwrap() > 0.0 && one["share"].as_f64().unwrap() > 0.0;
+                (one["per"].as_str().unwrap().to_string(), one["models"].clone(), one["limit"].clone(), is_used)
+            })
+            .collect();
+        own.sort_by(|one, other| one.0.cmp(&other.0));
+        own
+    };
+    let wanted = [
+        ("5h".to_string(), json!(["small"]), json!(10.0), true),
+        ("month".to_string(), Value::Null, json!(1000.0), true),
+        ("week".to_string(), json!(["other"]), json!(9.0), false),
+    ];
+    wait_for("the use to be counted", || (entries(&told(&h, "budgets")["data"]) == wanted).then_some(()));
+    for list in [
+        printed(&h, &["usage", "--budgets", "--json"]),
+        printed(&h, &["keys", "show", id, "--json"])["budgets"].clone(),
+        told(&h, &format!("keys/{id}"))["budgets"].clone(),
+        printed(&h, &["keys", "list", "--json"])[0]["budgets"].clone(),
+        told(&h, "keys")["data"][0]["budgets"].clone(),
+    ] {
+        assert_eq!(entries(&list), wanted);
+    }
+    let text = h.done(&["keys", "show", id]);
+    assert!(
+        text.contains(" / $10.0000 per 5h:small") && text.contains("budget for 5 hours and models small: "),
+        "{text}"
+    );
+    assert!(h.done(&["keys", "list", "--wide"]).contains(" / $9.0000 per week:other"));
     let first = told(&h, "budgets?limit=1");
     assert_eq!((first["data"].as_array().unwrap().len(), &first["next"]), (1, &"1".into()));
 }
@@ -506,7 +543,8 @@ fn rotation_keeps_former_secrets_and_the_audit_has_their_expiry() {
     }
     let more = ask(&h, "POST", &rotate, &[], r#"{"grace":"1h"}"#);
     assert_eq!(more.status(), 409, "{}", more.text());
-    let key = told(&h, "keys")["data"][0].clone();
+    let mut key = told(&h, "keys")["data"][0].clone();
+    assert!(key.as_object_mut().is_some_and(|key| key.remove("budgets").is_some()), "the audit has no use of budgets");
     assert_eq!(key["former_secrets_until"].as_array().map(Vec::len), Some(8), "no former secret may end early");
     let line = told(&h, "audit?limit=1")["data"][0].clone();
     assert_eq!((&line["what"], &line["after"]), (&json!("rotate"), &key), "the members equal those of --json");

@@ -1,7 +1,7 @@
-//! Budgets and token quotas of groups and keys: how much is used, and how long the rest lasts. The only forecast:
-//! `usage --budgets`, `keys show`, the admin API and the dashboard show the same.
+//! Budgets and token quotas of groups and keys: how much is used, and how long the rest lasts. The only list of them
+//! and the only forecast: `usage --budgets`, `keys list` and `show`, the admin API and the dashboard show the same.
 
-use super::used::Used;
+use super::used::{Used, UsedAmounts, amounts, is_in, of_limits};
 use crate::base::limits::KEYS_PAGE;
 use crate::base::text::plural;
 use crate::base::time::Unix;
@@ -9,9 +9,10 @@ use crate::cli::output::{Align, Failure, Table, grouped, money, percent};
 use crate::cli::store;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::plan::{PATH_SEPARATOR, Plan, Shorthand};
+use crate::policy::plan::Plan;
+use crate::policy::plan::caps::{Cap, Models, Resource};
 use crate::policy::window::{DAY_MS, Period, date, iso, parse_moment, write_http_date};
-use crate::store::api::{By, Names, Query, UsageLine};
+use crate::store::api::{By, Names, Query};
 use crate::store::ledger::Ledger;
 use serde_json::{Value, json};
 
@@ -23,14 +24,16 @@ const PACE_MIN_MS: u64 = 5 * 60_000;
 const BUDGETS_MAX: usize = 1000;
 
 /// One budget or quota; its amounts are nano-dollars or tokens.
+#[derive(Clone)]
 pub(in crate::cli) struct BudgetLine {
     /// Name of the group, or of the key with this id.
     name: String,
     key: Option<KeyId>,
-    is_money: bool,
-    period: Period,
+    /// The limit, with temporary allowances.
+    cap: Cap,
+    /// True for the budget or the quota of the plan's period, whose time people know.
+    is_usual: bool,
     used: u64,
-    limit: u64,
     /// Creation of the key, or of the group's first key. Use cannot begin earlier.
     begun: Unix,
     /// Amount of today.
@@ -50,48 +53,58 @@ struct Forecast {
 }
 
 impl BudgetLine {
-    /// The limits of a group or a key; 0 is no limit. `used`: tokens and nano-dollars.
+    /// The budgets and quotas of a group or a key. `used` returns what some models have used in the present window or
+    /// period.
     fn of(
         (name, key, begun): (&str, Option<KeyId>, Unix),
         limits: &Plan,
-        used: [u64; 2],
-    ) -> impl Iterator<Item = BudgetLine> + use<> {
-        let (name, period) = (name.to_string(), limits.period);
-        let all = [(true, used[1], Shorthand::Budget), (false, used[0], Shorthand::Tokens)];
-        let all = all.map(|(is_money, used, setting)| (is_money, used, limits.limit(setting)));
-        let limited = all.into_iter().filter(|(.., limit)| *limit > 0);
-        limited.map(move |(is_money, used, limit)| BudgetLine {
-            name: name.clone(),
+        used: &dyn Fn(&Cap) -> UsedAmounts,
+    ) -> Vec<BudgetLine> {
+        let line = |cap: &Cap| BudgetLine {
+            name: name.to_string(),
             key,
-            is_money,
-            period,
-            used,
-            limit,
+            is_usual: limits.setting_of(cap).is_some(),
+            used: used(cap)[usize::from(cap.resource == Resource::Budget)],
+            cap: cap.clone(),
             begun,
             today: 0,
             days: [0; PACE_DAYS],
-        })
+        };
+        of_limits(limits).map(line).collect()
+    }
+
+    pub(super) fn is_money(&self) -> bool {
+        self.cap.resource == Resource::Budget
     }
 
     fn share(&self) -> f64 {
-        self.used as f64 / self.limit as f64
+        self.used as f64 / self.cap.total as f64
     }
 
     /// Amount, time in which it was used, and the name of that time. For a key or group that began today, it is the
-    /// time since, from five minutes on. For a day, the time is the elapsed part of it, from a tenth on. Otherwise it
+    /// time since, from five minutes on. For a day or a shorter
+    /// window, the time is the elapsed part of it, from a tenth on. Otherwise it
     /// is the whole days before today, from the first of them with any use; `None` if there is no such day.
     fn pace(&self, now: Unix) -> Option<(u64, u64, String)> {
-        let midnight = Period::Day.bounds(now).0;
-        if self.begun >= midnight && self.days == [0; PACE_DAYS] {
+        let (midnight, start) = (Period::Day.bounds(now).0, self.cap.per.bounds(now).0);
+        let minutes = |passed: u64| format!("{} min", passed / 60_000);
+        if self.begun >= midnight.max(start) && self.days == [0; PACE_DAYS] {
             let passed = now.0.saturating_sub(self.begun.0);
-            return (passed >= PACE_MIN_MS).then(|| (self.used, passed, format!("{} min", passed / 60_000)));
+            return (passed >= PACE_MIN_MS).then(|| (self.used, passed, minutes(passed)));
         }
-        if self.period == Period::Day {
-            let passed = now.0 - midnight.0;
-            return (passed >= DAY_MS / 10).then(|| (self.used, passed, "today".to_string()));
+        if self.is_short(now) {
+            let (passed, length) = (now.0 - start.0, self.cap.per.bounds(now).1.0 - start.0);
+            let name = || if length == DAY_MS { "today".to_string() } else { minutes(passed) };
+            return (passed >= length / 10).then(|| (self.used, passed, name()));
         }
         let days = self.days.iter().rposition(|amount| *amount > 0)? as u64 + 1;
         Some((self.days.iter().sum(), days * DAY_MS, format!("{days} day{}", plural(days))))
+    }
+
+    /// True for a day and for windows of at most that length.
+    fn is_short(&self, now: Unix) -> bool {
+        let (start, end) = self.cap.per.bounds(now);
+        end.0 - start.0 <= DAY_MS
     }
 
     /// Today's amount and the time in which it was used, if it is more than that of an average day and its pace would
@@ -102,34 +115,34 @@ impl BudgetLine {
         let days = self.days.iter().rposition(|amount| *amount > 0).map_or(0, |at| at as u64 + 1);
         let is_more = u128::from(self.today) * u128::from(days) > self.days.iter().map(|day| u128::from(*day)).sum();
         // Keys and groups that began today have the pace since then.
-        let is_older = self.begun < midnight && self.period != Period::Day;
+        let is_older = self.begun < midnight && !self.is_short(now);
         let is_known = is_older && passed >= PACE_MIN_MS && (days == 0 || is_more);
-        let is_spent = part(self.today, next.0 - now.0, passed) >= self.limit.saturating_sub(self.used);
+        let is_spent = part(self.today, next.0 - now.0, passed) >= self.cap.total.saturating_sub(self.used);
         (is_known && is_spent && self.today > 0).then_some((self.today, passed))
     }
 
     /// The day on which it was spent, if that is one of the last days.
     fn spent_on(&self, now: Unix) -> Option<Unix> {
-        let (midnight, begun) = (Period::Day.bounds(now).0, self.period.bounds(now).0);
+        let (midnight, begun) = (Period::Day.bounds(now).0, self.cap.per.bounds(now).0);
         let days = (0..).map(|ago| Unix(midnight.0.saturating_sub(ago * DAY_MS))).take_while(|day| *day >= begun);
         let mut used = self.used;
         let mut amounts = std::iter::once(self.today).chain(self.days).zip(days);
         amounts.find_map(|(amount, day)| {
             used = used.saturating_sub(amount);
-            (used < self.limit).then_some(day)
+            (used < self.cap.total).then_some(day)
         })
     }
 
     fn forecast(&self, now: Unix) -> Forecast {
         let say = |text: &str| Forecast { text: text.to_string(), pace: None, spent_at: None, at_renewal: None };
-        let Some(left) = self.limit.checked_sub(self.used).filter(|left| *left > 0) else {
+        let Some(left) = self.cap.total.checked_sub(self.used).filter(|left| *left > 0) else {
             return say(&self.spent_on(now).map_or("spent".to_string(), |at| ["spent since ", &day(at)].concat()));
         };
         let before = self.pace(now);
         let today = self.pace_of_today(now);
         let of_today = today.map(|(amount, passed)| (amount, passed, "today".to_string()));
         let Some((amount, time, pace)) = of_today.or_else(|| before.clone()) else { return say("too early to say") };
-        let end = self.period.bounds(now).1;
+        let end = self.cap.per.bounds(now).1;
         let spent_at = Unix(now.0.saturating_add(part(left, time, amount)));
         let spent_at = Some(spent_at).filter(|at| amount > 0 && *at < end);
         let text = spent_at.map_or("lasts".to_string(), |at| match Period::Day.bounds(at) == Period::Day.bounds(now) {
@@ -144,48 +157,70 @@ impl BudgetLine {
     }
 
     fn amount(&self, amount: u64) -> String {
-        if self.is_money { money(amount) } else { format!("{} token{}", grouped(amount), plural(amount)) }
+        if self.is_money() { money(amount) } else { format!("{} token{}", grouped(amount), plural(amount)) }
     }
 
     /// Amount used at the end of the period. Requests beyond the limit are refused, so it says no number there.
     fn at_renewal(&self, amount: u64) -> String {
-        if amount > self.limit { "more than the limit".to_string() } else { self.amount(amount) }
-    }
-
-    pub(super) fn renews(&self, now: Unix) -> String {
-        iso(self.period.bounds(now).1)
+        if amount > self.cap.total { "more than the limit".to_string() } else { self.amount(amount) }
     }
 
     /// The forecast in one line.
     pub(super) fn text(&self, now: Unix) -> String {
         let Forecast { text, pace, at_renewal, .. } = self.forecast(now);
-        let what = if self.is_money { "budget" } else { "tokens" };
         let more =
             at_renewal.zip(pace).map(|(at, pace)| format!(", {} at renewal (pace: {pace})", self.at_renewal(at)));
-        format!("{what}: {text}{}", more.unwrap_or_default())
+        let of = if self.is_usual { String::new() } else { self.cap.words() };
+        format!("{}{of}: {text}{}", self.cap.resource.as_str(), more.unwrap_or_default())
     }
 
-    pub(in crate::cli) fn json(&self, now: Unix) -> Value {
-        let Forecast { text, pace, spent_at, at_renewal } = self.forecast(now);
-        let amount = |count: u64| if self.is_money { json!(count as f64 / 1e9) } else { json!(count) };
+    /// The amount used and the limit.
+    pub(super) fn used_text(&self) -> String {
+        let of = if self.is_usual { String::new() } else { [" per ", &self.span_text()].concat() };
+        format!("{} / {}{of}", self.amount(self.used), self.amount(self.cap.total))
+    }
+
+    /// Its time and its models: `5h:opus-*`.
+    fn span_text(&self) -> String {
+        let models = self.cap.models.text().map(|models| [":", models].concat());
+        self.cap.per.text() + &models.unwrap_or_default()
+    }
+
+    /// The budget as JSON, without a forecast.
+    pub(super) fn plain_json(&self, now: Unix) -> Value {
         json!({
             "what": self.what(),
             "name": self.name,
             "key": self.key.map(|key| key.to_string()),
-            "unit": if self.is_money { "usd" } else { "tokens" },
-            "used": amount(self.used),
-            "limit": amount(self.limit),
-            "renews": self.renews(now),
-            "forecast": text,
-            "pace": pace,
-            "spent_at": spent_at.map(iso),
-            "at_renewal": at_renewal.map(amount),
+            "unit": if self.is_money() { "usd" } else { "tokens" },
+            "per": self.cap.per.text(),
+            "models": self.cap.models.names(),
+            "used": self.number(self.used),
+            "limit": self.number(self.cap.total),
+            "share": self.share(),
+            "renews": iso(self.cap.per.bounds(now).1),
         })
+    }
+
+    pub(in crate::cli) fn json(&self, now: Unix) -> Value {
+        let (mut all, Forecast { text, pace, spent_at, at_renewal }) = (self.plain_json(now), self.forecast(now));
+        (all["forecast"], all["pace"], all["spent_at"]) = (text.into(), pace.into(), spent_at.map(iso).into());
+        all["at_renewal"] = at_renewal.map(|at| self.number(at)).into();
+        all
+    }
+
+    fn number(&self, amount: u64) -> Value {
+        if self.is_money() { (amount as f64 / 1e9).into() } else { amount.into() }
     }
 
     fn what(&self) -> &'static str {
         if self.key.is_some() { "key" } else { "group" }
     }
+}
+
+/// A renewal: its day, and its time if that is not midnight.
+fn renewal(at: Unix) -> String {
+    if Period::Day.bounds(at).0 == at { date(at) } else { iso(at) }
 }
 
 /// A day in words: `27 Nov`.
@@ -201,57 +236,45 @@ fn part(a: u64, b: u64, of: u64) -> u64 {
     u64::try_from(u128::from(a) * u128::from(b) / u128::from(of.max(1))).unwrap_or(u64::MAX)
 }
 
-/// The budgets of a key.
-pub(super) fn of_key(
-    key: &KeyRecord,
-    ledger: &mut Ledger,
-    high: &Config,
-    used: &Used,
-    now: Unix,
-) -> Result<Vec<BudgetLine>, Failure> {
-    let mut list: Vec<BudgetLine> = plain_of_key(key, high, used, now).collect();
-    read_days(ledger, &mut list, now)?;
-    Ok(list)
-}
-
-fn plain_of_key(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> impl Iterator<Item = BudgetLine> + use<> {
+/// The budgets of a key, without the days that forecasts need. `used` has been read for it.
+pub(super) fn of_key(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> Vec<BudgetLine> {
     let limits = high.plan(&key.plan).cloned().unwrap_or_default().with(&key.limits, now);
-    BudgetLine::of((&key.name, Some(key.id), key.created), &limits, used.in_period(limits.period, &key.id))
+    let of = |cap: &Cap| used.of_key(cap.per, &cap.models, &key.id);
+    BudgetLine::of((&key.name, Some(key.id), key.created), &limits, &of)
 }
 
 /// The budgets of all groups and live keys, the largest used shares first.
 pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
-    let mut used = vec![[0; 2]; high.groups.len()];
-    for period in Period::ALL {
-        let query = Query { since: Some(period.bounds(now).0), ..Query::by(By::Group) };
-        for line in ledger.usage(&query).map_err(Failure::failed)? {
-            let groups = high.groups.iter().zip(&mut used).filter(|(group, _)| group.limits.period == period);
-            for (_, used) in groups.filter(|(group, _)| is_in(&line.name, &group.limits.name)) {
-                add(used, &line);
-            }
+    let (mut used, mut list) = (Used::default(), Vec::new());
+    for limits in high.groups.iter().map(|group| &group.limits) {
+        for cap in of_limits(limits) {
+            used.read_span(&mut ledger, (By::Group, cap.per, &cap.models), now)?;
         }
+        let of = |cap: &Cap| used.of_group(cap.per, &cap.models, &limits.name);
+        list.append(&mut BudgetLine::of((&limits.name, None, now), limits, &of));
     }
-    let groups = high.groups.iter().map(|group| &group.limits).zip(used);
-    let mut list: Vec<BudgetLine> =
-        groups.flat_map(|(limits, used)| BudgetLine::of((&limits.name, None, now), limits, used)).collect();
     let mut after = None;
     loop {
         let page = ledger.keys_page(after.as_ref(), Names::default(), KEYS_PAGE).map_err(Failure::failed)?;
-        let keys = page.unwrap_or_default();
-        let used = Used::read(&mut ledger, high, Some(&keys), now)?;
+        let mut keys = page.unwrap_or_default();
+        let last = keys.last().map(|key| key.id);
         for one in list.iter_mut().filter(|one| one.key.is_none()) {
             let of = |key: &KeyRecord| high.group(key.group.as_deref()?).map(|group| is_in(&group.path, &one.name));
             let own = keys.iter().filter(|key| of(key) == Some(true));
             one.begun = own.map(|key| key.created).fold(one.begun, Unix::min);
         }
-        list.extend(keys.iter().filter(|key| key.is_live(now)).flat_map(|key| plain_of_key(key, high, &used, now)));
+        keys.retain(|key| key.is_live(now));
+        used.read(&mut ledger, high, &keys, now)?;
+        list.extend(keys.iter().flat_map(|key| of_key(key, high, &used, now)));
         list.sort_by(|one, other| other.share().total_cmp(&one.share()));
         list.truncate(BUDGETS_MAX);
-        let Some(last) = keys.last() else { break };
-        after = Some(last.id);
+        if last.is_none() {
+            break;
+        }
+        after = last;
     }
-    read_days(&mut ledger, &mut list, now)?;
+    read_days(&mut ledger, &mut used, &mut list, now)?;
     Ok(list)
 }
 
@@ -260,6 +283,7 @@ pub(in crate::cli) fn table(list: &[BudgetLine], wide: bool, now: Unix) -> Strin
     let [left, right] = [Align::Left, Align::Right];
     let mut table = Table::new(&[
         ("BUDGET", Align::Name),
+        ("PER", Align::Name),
         ("USED", right),
         ("LIMIT", right),
         ("SHARE", right),
@@ -273,46 +297,47 @@ pub(in crate::cli) fn table(list: &[BudgetLine], wide: bool, now: Unix) -> Strin
         let Forecast { text, pace, at_renewal, .. } = one.forecast(now);
         table.row(vec![
             format!("{} {}", one.what(), one.name),
+            one.span_text(),
             one.amount(one.used),
-            one.amount(one.limit),
-            percent(one.used, one.limit),
+            one.amount(one.cap.total),
+            percent(one.used, one.cap.total),
             text,
             at_renewal.map(|at| one.at_renewal(at)).unwrap_or_default(),
             pace.unwrap_or_default(),
-            date(one.period.bounds(now).1),
+            renewal(one.cap.per.bounds(now).1),
         ]);
     }
     table.text()
 }
 
-/// True if a record of the group with this path counts for the group `name`.
-fn is_in(path: &str, name: &str) -> bool {
-    path.split(PATH_SEPARATOR).any(|part| part == name)
-}
-
-fn add([tokens, nano]: &mut [u64; 2], line: &UsageLine) {
-    *tokens += line.uncached_in + line.cache_read + line.cache_write + line.out;
-    *nano += line.cost_nano;
-}
-
 /// Reads what was used today and on the days before.
-fn read_days(ledger: &mut Ledger, list: &mut [BudgetLine], now: Unix) -> Result<(), Failure> {
+pub(super) fn read_days(
+    ledger: &mut Ledger,
+    used: &mut Used,
+    list: &mut [BudgetLine],
+    now: Unix,
+) -> Result<(), Failure> {
     let (today, _) = Period::Day.bounds(now);
     let since = Unix(today.0.saturating_sub(PACE_DAYS as u64 * DAY_MS));
+    let mut models: Vec<Models> = list.iter().map(|one| one.cap.models.clone()).collect();
+    models.sort_unstable_by(|one, other| one.text().cmp(&other.text()));
+    models.dedup();
     let keys: Vec<String> = list.iter().filter_map(|one| Some(one.key?.to_string())).collect();
-    for (by, only) in [(By::Key, vec![(By::Key, keys)]), (By::Group, Vec::new())] {
+    for (models, by) in models.iter().flat_map(|models| [(models, By::Key), (models, By::Group)]) {
+        let is_asked = |one: &&mut BudgetLine| one.cap.models == *models && one.key.is_some() == (by == By::Key);
+        let ids = (by == By::Key).then(|| (By::Key, keys.clone()));
+        let only = ids.into_iter().chain(used.models_of(ledger, models)?).collect();
         let query = Query { by: vec![by, By::Day], since: Some(since), until: None, only, page: None };
         for line in ledger.usage(&query).map_err(Failure::failed)? {
             let Some(day) = line.second.as_deref().and_then(parse_moment) else { continue };
             let ago = usize::try_from(today.0.saturating_sub(day.0) / DAY_MS).unwrap_or(usize::MAX);
-            let mut sums = [0; 2];
-            add(&mut sums, &line);
-            for one in list.iter_mut() {
-                let is_own =
-                    one.key.map_or(by == By::Group && is_in(&line.name, &one.name), |key| key.as_str() == line.name);
-                let mut amounts = std::iter::once(&mut one.today).chain(&mut one.days);
-                if let Some(amount) = amounts.nth(ago).filter(|_| is_own) {
-                    *amount += sums[usize::from(one.is_money)];
+            let sums = amounts(&line);
+            for one in list.iter_mut().filter(is_asked) {
+                let is_own = one.key.map_or_else(|| is_in(&line.name, &one.name), |key| key.as_str() == line.name);
+                let is_money = one.is_money();
+                let mut days = std::iter::once(&mut one.today).chain(&mut one.days);
+                if let Some(amount) = days.nth(ago).filter(|_| is_own) {
+                    *amount += sums[usize::from(is_money)];
                 }
             }
         }
@@ -323,6 +348,7 @@ fn read_days(ledger: &mut Ledger, list: &mut [BudgetLine], now: Unix) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::plan::caps::Per;
 
     /// Noon of 20 November 2026, a Friday.
     const NOON: Unix = Unix(1_795_176_000_000);
@@ -330,9 +356,38 @@ mod tests {
 
     fn budget(period: Period, [used, limit]: [u64; 2], days: &[u64]) -> BudgetLine {
         let limits = Plan { budget: limit * DOLLAR, period, ..Plan::default() }.settled("");
-        let mut budget = BudgetLine::of(("a", None, Unix(0)), &limits, [0, used * DOLLAR]).next().unwrap();
+        let mut budget = BudgetLine::of(("a", None, Unix(0)), &limits, &|_| [0, used * DOLLAR]).remove(0);
         budget.days.iter_mut().zip(days).for_each(|(day, amount)| *day = amount * DOLLAR);
         budget
+    }
+
+    fn entry(text: &str, used: u64, days: &[u64]) -> BudgetLine {
+        let limits = Plan { limits: Cap::parse(text).into_iter().collect(), ..Plan::default() }.settled("");
+        let mut budget = BudgetLine::of(("a", None, Unix(0)), &limits, &|_| [used, used * DOLLAR]).remove(0);
+        budget.days.iter_mut().zip(days).for_each(|(day, amount)| *day = *amount);
+        budget
+    }
+
+    #[test]
+    fn every_budget_has_its_time_its_models_and_its_share() {
+        // A window of five hours begins at noon.
+        let (window, two) = (entry("budget=5/5h:opus-*,!opus-mini", 3, &[9]), Unix(NOON.0 + 2 * 3_600_000));
+        let all = window.json(two);
+        assert_eq!((&all["per"], &all["models"]), (&json!("5h"), &json!(["opus-*", "!opus-mini"])));
+        assert_eq!((&all["share"], &all["renews"]), (&json!(0.6), &json!("2026-11-20T17:00:00Z")));
+        let words = "budget for 5 hours and models opus-*,!opus-mini: spent 15:20 UTC, more than the limit at renewal \
+                     (pace: 120 min)";
+        assert_eq!(window.text(two), words);
+        assert_eq!(window.used_text(), "$3.0000 / $5.0000 per 5h:opus-*,!opus-mini");
+        assert_eq!(budget(Period::Month, [3, 5], &[]).used_text(), "$3.0000 / $5.0000", "of the plan's period");
+        let row = table(&[window], true, two);
+        assert!(row.contains("  5h:opus-*,!opus-mini  ") && row.contains("  2026-11-20T17:00:00Z"), "{row}");
+        assert!(entry("budget=5/5h", 5, &[]).text(NOON).starts_with("budget for 5 hours: spent"));
+        assert!(entry("budget=5/3d", 3, &[9]).text(NOON).ends_with("(pace: 1 day)"));
+        let limits =
+            |text: &str| Plan { limits: Cap::parse(text).into_iter().collect(), ..Plan::default() }.settled("");
+        let counts = ["tokens=5/1h", "tokens=5/59m", "budget=5/1m", "requests=5/day", "running=5"];
+        assert_eq!(counts.map(|text| of_limits(&limits(text)).count()), [1, 0, 1, 0, 0]);
     }
 
     fn text(period: Period, amounts: [u64; 2], days: &[u64]) -> String {
@@ -428,16 +483,17 @@ mod tests {
         let cells: Vec<&str> = cells.collect();
         let end = ["31 %", "lasts", "$153.0000", "1 day", "2026-12-01"];
         assert_eq!(cells[cells.len() - 5..], end, "{text}");
-        let [one, two] = [1, 2]
-            .map(|tokens| BudgetLine { is_money: false, ..self::budget(Period::Day, [0, 1], &[]) }.amount(tokens));
+        let [one, two] = [1, 2].map(|tokens| entry("tokens=5/day", 0, &[]).amount(tokens));
         assert_eq!([one, two], ["1 token", "2 tokens"]);
     }
 
     #[test]
     fn quota_of_tokens_and_budget_have_one_rule() {
         let limits = Plan { budget: 4 * DOLLAR, tokens: 4000, ..Plan::default() }.settled("");
-        let all: Vec<Value> = BudgetLine::of(("a", KeyId::parse("AAAAAAAAAAAA"), Unix(0)), &limits, [3000, 3 * DOLLAR])
-            .map(|one| BudgetLine { days: [if one.is_money { DOLLAR } else { 1000 }; PACE_DAYS], ..one }.json(NOON))
+        let id = KeyId::parse("AAAAAAAAAAAA");
+        let lines = BudgetLine::of(("a", id, Unix(0)), &limits, &|_| [3000, 3 * DOLLAR]).into_iter().rev();
+        let all: Vec<Value> = lines
+            .map(|one| BudgetLine { days: [if one.is_money() { DOLLAR } else { 1000 }; PACE_DAYS], ..one }.json(NOON))
             .collect();
         for member in ["forecast", "pace", "spent_at", "renews", "key", "what"] {
             assert_eq!(all[0][member], all[1][member], "{member}");
@@ -451,12 +507,12 @@ mod tests {
     fn largest_amounts_do_not_overflow() {
         let huge = BudgetLine {
             used: u64::MAX - 1,
-            limit: u64::MAX,
+            cap: Cap::new(Resource::Budget, Per::Calendar(Period::Month), u64::MAX),
             days: [u64::MAX / 7; 7],
             ..budget(Period::Month, [0, 1], &[])
         };
         assert!(huge.text(NOON).starts_with("budget: spent 12:00 UTC"), "{}", huge.text(NOON));
-        let slow = BudgetLine { used: 0, limit: u64::MAX, days: [1, 0, 0, 0, 0, 0, 0], ..huge };
+        let slow = BudgetLine { used: 0, days: [1, 0, 0, 0, 0, 0, 0], ..huge };
         assert!(slow.text(NOON).starts_with("budget: lasts"), "{}", slow.text(NOON));
     }
 }

@@ -14,7 +14,7 @@ use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
-use crate::policy::plan::caps::{Cap, Caps, Extra, Per, Resource};
+use crate::policy::plan::caps::{Cap, Caps, Extra, Models, Per, Resource};
 use crate::policy::plan::{Plan, Shorthand};
 use crate::policy::window::{Period, iso};
 use crate::store::api::Names;
@@ -85,15 +85,15 @@ pub(in crate::cli) struct KeyLine {
     tokens_used: u64,
     /// Cost of those tokens, in US dollars.
     cost_used: f64,
-    /// Cost and budget in nano-dollars.
+    /// Budgets and quotas.
     #[serde(skip)]
-    nano: (u64, u64),
+    lines: Vec<BudgetLine>,
     /// Token limit of the period; 0 for none.
     #[serde(skip)]
     tokens_limit: u64,
     /// Beginning of the next period.
     renews: String,
-    /// Budget and token quota with their forecasts, if only this key is shown.
+    /// Budgets and token quotas, with their forecasts if only this key is shown. Answers to changes have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     budgets: Option<Vec<serde_json::Value>>,
     /// The moment until which its traffic is captured; `None` if it is not.
@@ -163,7 +163,7 @@ pub(in crate::cli) fn limit_json(plan: &Plan, cap: &Cap, is_own: bool) -> serde_
     serde_json::json!({
         "resource": cap.resource.as_str(),
         "per": (cap.per != Per::Now).then(|| plan.resolved(cap.clone()).per.text()),
-        "models": cap.models.text().map(|models| models.split(',').collect::<Vec<_>>()),
+        "models": cap.models.names(),
         "total": if is_money { serde_json::Value::from(cap.total as f64 / 1e9) } else { cap.total.into() },
         "from": if is_own { "key" } else { "plan" },
         "setting": plan.setting_of(cap).map(Shorthand::as_str),
@@ -182,7 +182,8 @@ impl KeyLine {
         let former = key.former.iter().filter(|former| now < former.until);
         let plan = high.plan(&key.plan);
         let length = plan.map_or(Period::Month, |plan| plan.period);
-        let [tokens, nano] = used.in_period(length, &key.id);
+        let [tokens, nano] = used.of_key(Per::Calendar(length), &Models::default(), &key.id);
+        let lines = budgets::of_key(&key, high, used, now);
         let limits = KeyLimits::new(&key, high);
         let raised = limits.plan.with(&key.limits, now);
         KeyLine {
@@ -194,7 +195,6 @@ impl KeyLine {
             expires: key.expires.map(iso),
             revoked: key.revoked.map(iso),
             former_secrets_until: former.map(|former| iso(former.until)).collect(),
-            nano: (nano, raised.limit(Shorthand::Budget)),
             tokens_limit: raised.limit(Shorthand::Tokens),
             extra: limits.extras(now),
             strict: limits.own.strict,
@@ -203,7 +203,8 @@ impl KeyLine {
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
             renews: iso(length.bounds(now).1),
-            budgets: None,
+            budgets: used.is_read().then(|| lines.iter().map(|one| one.plain_json(now)).collect()),
+            lines,
             capture_until: key.capture.filter(|until| now < *until && key.revoked.is_none()).map(iso),
             last_use: used.last(&key.id),
             name: key.name,
@@ -249,10 +250,10 @@ impl KeyLine {
         format!("{} / {limit}", grouped(self.tokens_used))
     }
 
-    /// Dollars used, and the budget; `None` if there is no budget.
-    fn money_text(&self) -> Option<String> {
-        let (used, budget) = self.nano;
-        (budget > 0).then(|| format!("{} / {}", money(used), money(budget)))
+    /// Dollars used, and the budget, of each budget.
+    fn money_text(&self) -> String {
+        let budgets = self.lines.iter().filter(|one| one.is_money());
+        budgets.map(BudgetLine::used_text).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -266,7 +267,7 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
     while let Some(ledger) = ledger.as_mut().filter(|_| left > 0) {
         let (most, bytes) = limits::KEYS_PAGE;
         let most = (usize::try_from(left).map_or(most, |left| left.min(most)), bytes);
-        let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, (used.as_ref(), now))?;
+        let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, (used.as_mut(), now))?;
         let Some(last) = page.lines.last() else { break };
         after = KeyId::parse(&last.id);
         left -= page.lines.len() as u64;
@@ -275,7 +276,7 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
         }
         // If there are further pages, usage is read once for all keys: reading it for one page costs as much.
         if used.is_none() && left > 0 {
-            used = Some(Used::read(ledger, &high, None, now)?.with_times(ledger)?);
+            used = Some(Used::of_keys(ledger, None)?);
         }
     }
     out.end(args)
@@ -294,17 +295,21 @@ fn page(
     high: &Config,
     (after, name): (Option<&KeyId>, Option<&str>),
     (most, bytes): (usize, usize),
-    (used, now): (Option<&Used>, Unix),
+    (used, now): (Option<&mut Used>, Unix),
 ) -> Result<KeyPage, Failure> {
     let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), (most + 1, bytes));
     let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
     let more = cut(&mut keys, most, bytes, KeyRecord::text_bytes);
-    let own = match used {
-        Some(_) => None,
-        None => Some(Used::read(ledger, high, Some(&keys), now)?.with_times(ledger)?),
+    let mut own;
+    let used = match used {
+        Some(all) => all,
+        None => {
+            own = Used::of_keys(ledger, Some(&keys))?;
+            &mut own
+        }
     };
-    let line = |used: &Used| keys.into_iter().map(|key| KeyLine::new(key, high, used, now)).collect();
-    Ok(KeyPage { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
+    used.read(ledger, high, &keys, now)?;
+    Ok(KeyPage { lines: keys.into_iter().map(|key| KeyLine::new(key, high, used, now)).collect(), more })
 }
 
 /// Removes the item of a page beyond `most` items or after `bytes` bytes, which the ledger returns to show that there
@@ -331,16 +336,15 @@ pub(in crate::cli) fn listed(
 
 /// Current state of a key, with its budgets.
 pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<KeyLine, Failure> {
-    let (line, budgets) = with_budgets(high, name, now)?;
-    Ok(KeyLine { budgets: Some(budgets.iter().map(|one| one.json(now)).collect()), ..line })
-}
-
-fn with_budgets(high: &Config, name: &str, now: Unix) -> Result<(KeyLine, Vec<BudgetLine>), Failure> {
     let key = find(high, name)?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
-    let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?.with_times(&mut ledger)?;
-    let budgets = budgets::of_key(&key, &mut ledger, high, &used, now)?;
-    Ok((KeyLine::new(key, high, &used, now), budgets))
+    let keys = std::slice::from_ref(&key);
+    let mut used = Used::of_keys(&mut ledger, Some(keys))?;
+    used.read(&mut ledger, high, keys, now)?;
+    let mut line = KeyLine::new(key, high, &used, now);
+    budgets::read_days(&mut ledger, &mut used, &mut line.lines, now)?;
+    line.budgets = Some(line.lines.iter().map(|one| one.json(now)).collect());
+    Ok(line)
 }
 
 /// Output of the list, printed page by page.
@@ -420,7 +424,7 @@ fn row(table: &mut Table<'_>, line: &KeyLine) {
         line.expires.clone().unwrap_or_else(|| "never".to_string()),
         line.last_use.clone().unwrap_or_else(|| "never".to_string()),
         line.used_text(),
-        line.money_text().unwrap_or_default(),
+        line.money_text(),
     ]);
 }
 
@@ -433,11 +437,11 @@ fn extra_text(extra: &serde_json::Value) -> String {
 /// Shows one key.
 pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    let line = shown(&high, &args.key, now)?;
     if args.json {
-        return print_json(&shown(&high, &args.key, now)?);
+        return print_json(&line);
     }
-    let (line, budgets) = with_budgets(&high, &args.key, now)?;
-    let forecast: Vec<String> = budgets.iter().map(|one| one.text(now)).collect();
+    let forecast: Vec<String> = line.lines.iter().map(|one| one.text(now)).collect();
     let never = || "never".to_string();
     let former = line.former_secrets_until.join(", ");
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
@@ -456,7 +460,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("extra", extra),
         ("on exhausted", line.on_exhausted.unwrap_or_else(none)),
         ("tokens used", used),
-        ("budget used", money.unwrap_or_else(none)),
+        ("budget used", if money.is_empty() { none() } else { money }),
         ("renews", line.renews),
         ("forecast", if forecast.is_empty() { none() } else { forecast.join("; ") }),
         ("status", line.status.to_string()),
@@ -528,19 +532,24 @@ mod tests {
     fn line_shows_last_use_and_usage_of_limits() {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
-        used.add(Period::Month, id, [4044, 1_250_000_000], Unix(1_795_132_800_000));
+        let month = Per::Calendar(Period::Month);
+        used.add((month, &Models::default()), id, [4044, 1_250_000_000], Unix(1_795_132_800_000));
         let text = text_of(&[KeyLine::new(key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
-        let caps = |texts: &[&str]| texts.iter().filter_map(|text| Cap::parse(text)).collect::<Caps>();
+        let caps = |texts: &[&str]| texts.iter().flat_map(|text| Cap::parse(text)).collect::<Caps>();
         let limits = caps(&["tokens/period=none", "requests=5/window"]);
         let line = KeyLine::new(KeyRecord { limits: limits.clone(), ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("4 044 / no limit"));
         let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert_eq!(line.limits.text(), "concurrency 100, tokens none (own), requests 5 (own)");
-        assert_eq!(line.money_text(), None);
+        assert_eq!(line.money_text(), "");
         assert_eq!(line.cost_used, 1.25);
-        let limits = caps(&["budget=12.50/period"]);
+        let opus = Models::parse("opus-*").unwrap();
+        let window = Per::parse("5h").unwrap();
+        used.add((window, &opus), id, [0, 500_000_000], NOW);
+        let extra = Extra { cap: Cap::parse("budget=2.50/month").unwrap(), until: Unix(u64::MAX) };
+        let limits = caps(&["budget=10/period", "budget=5/5h:opus-*"]).with_extras(vec![extra]);
         let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
-        assert!(text_of(&[line]).contains("$1.2500 / $12.5000"));
+        assert!(text_of(&[line]).contains("$1.2500 / $12.5000; $0.5000 / $5.0000 per 5h:opus-*"));
     }
 }

@@ -1,95 +1,210 @@
-//! Usage of keys from the ledger, for lists of keys and for their budgets.
+//! Usage of keys and groups from the ledger, for lists of keys and for budgets.
 
 use crate::base::time::Unix;
 use crate::cli::output::Failure;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::window::{Period, date, iso};
-use crate::store::api::{By, Query};
+use crate::policy::plan::caps::{Cap, Models, Per, Resource};
+use crate::policy::plan::{PATH_SEPARATOR, Plan};
+use crate::policy::window::{date, iso};
+use crate::store::api::{By, Query, UsageLine};
 use crate::store::ledger::Ledger;
 use std::collections::BTreeMap;
 
 /// The newest usage records that are searched for the last use of each key in a list of keys.
 const LAST_USE_ROWS_MAX: usize = 10_000;
 
-/// Usage of keys according to the ledger.
-#[derive(Default)]
-pub(super) struct Used(BTreeMap<KeyId, KeyUse>);
+/// Shortest window of a quota of tokens. Shorter ones limit a rate.
+const QUOTA_MIN_MS: u64 = 3_600_000;
 
-/// Usage of one key.
+/// Tokens and nano-dollars.
+pub(super) type UsedAmounts = [u64; 2];
+
+/// Usage according to the ledger.
 #[derive(Default)]
-struct KeyUse {
-    /// Tokens and nano-dollars in the current period, in the order of [`Period::ALL`].
-    period: [[u64; 2]; Period::ALL.len()],
+pub(super) struct Used {
+    /// The keys that it is of; `None`: all.
+    only: Option<Vec<String>>,
+    last: BTreeMap<KeyId, LastUse>,
+    spans: Vec<SpanUse>,
+    /// Models in the ledger, if they have been read.
+    models: Option<Vec<String>>,
+}
+
+/// Last use of one key.
+#[derive(Default)]
+struct LastUse {
     /// The last day with a request.
-    last: Option<Unix>,
+    day: Option<Unix>,
     /// The last request, if its usage record is one of the newest.
-    last_time: Option<Unix>,
+    time: Option<Unix>,
+}
+
+/// Use of some models in the present window or period.
+struct SpanUse {
+    by: By,
+    per: Per,
+    models: Models,
+    /// By id of the key or by path of groups.
+    sums: BTreeMap<String, UsedAmounts>,
+}
+
+/// The budgets and quotas among these limits.
+pub(super) fn of_limits(limits: &Plan) -> impl Iterator<Item = &Cap> {
+    let is_one = |cap: &&Cap| match cap.resource {
+        Resource::Budget => true,
+        Resource::Tokens => {
+            let (start, end) = cap.per.bounds(Unix(0));
+            end.0 - start.0 >= QUOTA_MIN_MS
+        }
+        Resource::Requests | Resource::Running => false,
+    };
+    limits.all.iter().filter(is_one)
+}
+
+/// True if a record of the group with this path counts for the group `name`.
+pub(super) fn is_in(path: &str, name: &str) -> bool {
+    path.split(PATH_SEPARATOR).any(|part| part == name)
+}
+
+pub(super) fn amounts(line: &UsageLine) -> UsedAmounts {
+    [line.uncached_in + line.cache_read + line.cache_write + line.out, line.cost_nano]
 }
 
 impl Used {
-    /// Reads the usage of these keys, or of all keys, from the ledger.
-    pub(super) fn read(
-        ledger: &mut Ledger,
-        high: &Config,
-        keys: Option<&[KeyRecord]>,
-        now: Unix,
-    ) -> Result<Used, Failure> {
-        let mut used = Used::default();
-        let ids = |keys: &[KeyRecord]| (By::Key, keys.iter().map(|key| key.id.to_string()).collect());
-        let all = Query { only: keys.map(ids).into_iter().collect(), ..Query::by(By::Key) };
-        for line in ledger.usage(&all).map_err(Failure::failed)? {
+    /// Reads the last use of these keys, or of all keys.
+    pub(super) fn of_keys(ledger: &mut Ledger, keys: Option<&[KeyRecord]>) -> Result<Used, Failure> {
+        let only = keys.map(|keys| keys.iter().map(|key| key.id.to_string()).collect());
+        let mut used = Used { only, ..Used::default() };
+        let query = Query { only: used.filter(By::Key), ..Query::by(By::Key) };
+        for line in ledger.usage(&query).map_err(Failure::failed)? {
             if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
-                used.0.entry(id).or_default().last = Some(day);
+                used.last.entry(id).or_default().day = Some(day);
             }
         }
-        for (number, length) in Period::ALL.into_iter().enumerate() {
-            if !high.plans.iter().any(|plan| plan.period == length) {
-                continue;
-            }
-            let (start, _) = length.bounds(now);
-            let query = Query { since: Some(start), until: None, ..all.clone() };
-            for line in ledger.usage(&query).map_err(Failure::failed)? {
-                let Some(id) = KeyId::parse(&line.name) else { continue };
-                let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
-                used.0.entry(id).or_default().period[number] = [tokens, line.cost_nano];
-            }
-        }
-        Ok(used)
-    }
-
-    /// Adds the times of the last requests, of which the sums have only the day.
-    pub(super) fn with_times(mut self, ledger: &mut Ledger) -> Result<Used, Failure> {
+        // The sums have only the day of a request.
         let mut left = LAST_USE_ROWS_MAX;
         let read = ledger.recent_rows(&mut |row| {
-            if let Some(used) = self.0.get_mut(&row.key) {
-                used.last_time = used.last_time.max(Some(row.admitted));
+            if let Some(last) = used.last.get_mut(&row.key) {
+                last.time = last.time.max(Some(row.admitted));
             }
             left -= 1;
             left > 0
         });
-        read.map_err(Failure::failed)?;
-        Ok(self)
+        read.map_err(Failure::failed).map(|()| used)
     }
 
-    /// Tokens and nano-dollars of a key in the current period.
-    pub(super) fn in_period(&self, period: Period, id: &KeyId) -> [u64; 2] {
-        let number = Period::ALL.iter().position(|other| *other == period).unwrap_or(0);
-        self.0.get(id).map_or([0; 2], |used| used.period[number])
+    /// True if it was read from the ledger.
+    pub(super) fn is_read(&self) -> bool {
+        !self.spans.is_empty()
+    }
+
+    /// Reads what these keys have used in the windows and periods of their budgets and plans.
+    pub(super) fn read(
+        &mut self,
+        ledger: &mut Ledger,
+        high: &Config,
+        keys: &[KeyRecord],
+        now: Unix,
+    ) -> Result<(), Failure> {
+        for key in keys {
+            let limits = high.plan(&key.plan).cloned().unwrap_or_default().with(&key.limits, now);
+            self.read_span(ledger, (By::Key, Per::Calendar(limits.period), &Models::default()), now)?;
+            for cap in of_limits(&limits) {
+                self.read_span(ledger, (By::Key, cap.per, &cap.models), now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the use by key or group of some models in a window or period, unless it is known.
+    pub(super) fn read_span(
+        &mut self,
+        ledger: &mut Ledger,
+        (by, per, models): (By, Per, &Models),
+        now: Unix,
+    ) -> Result<(), Failure> {
+        if self.span(by, per, models).is_some() {
+            return Ok(());
+        }
+        let mut sums = BTreeMap::new();
+        let mut add = |name: String, [tokens, nano]: UsedAmounts| {
+            let sum: &mut UsedAmounts = sums.entry(name).or_default();
+            *sum = [sum[0].saturating_add(tokens), sum[1].saturating_add(nano)];
+        };
+        let (start, end) = per.bounds(now);
+        if per.has_whole_days() {
+            let only = self.filter(by).into_iter().chain(self.models_of(ledger, models)?).collect();
+            let query = Query { since: Some(start), only, ..Query::by(by) };
+            let lines = ledger.usage(&query).map_err(Failure::failed)?;
+            lines.into_iter().for_each(|line| {
+                let own = amounts(&line);
+                add(line.name, own);
+            });
+        } else {
+            let read = ledger.each_since(start, &mut |row| {
+                if row.at < end && models.count(Some(&row.model)) {
+                    let name = if by == By::Key { row.key.to_string() } else { row.group.to_string() };
+                    add(name, [row.tokens, row.cost_nano]);
+                }
+            });
+            read.map_err(Failure::failed)?;
+        }
+        self.spans.push(SpanUse { by, per, models: models.clone(), sums });
+        Ok(())
+    }
+
+    /// Filter of a query for the keys.
+    fn filter(&self, by: By) -> Vec<(By, Vec<String>)> {
+        self.only.iter().filter(|_| by == By::Key).map(|ids| (By::Key, ids.clone())).collect()
+    }
+
+    /// Filter of a query for those models in the ledger that a limit counts; `None` if it counts all.
+    pub(super) fn models_of(
+        &mut self,
+        ledger: &mut Ledger,
+        models: &Models,
+    ) -> Result<Option<(By, Vec<String>)>, Failure> {
+        if models.text().is_none() {
+            return Ok(None);
+        }
+        if self.models.is_none() {
+            let lines = ledger.usage(&Query::by(By::Model)).map_err(Failure::failed)?;
+            self.models = Some(lines.into_iter().map(|line| line.name).collect());
+        }
+        let counted = self.models.iter().flatten().filter(|name| models.count(Some(name)));
+        Ok(Some((By::Model, counted.cloned().collect())))
+    }
+
+    fn span(&self, by: By, per: Per, models: &Models) -> Option<&SpanUse> {
+        self.spans.iter().find(|span| (span.by, span.per, &span.models) == (by, per, models))
+    }
+
+    /// What a key has used of some models in the present window or period.
+    pub(super) fn of_key(&self, per: Per, models: &Models, id: &KeyId) -> UsedAmounts {
+        let span = self.span(By::Key, per, models);
+        span.and_then(|span| span.sums.get(id.as_str())).copied().unwrap_or_default()
+    }
+
+    /// What a group and those below it have used of some models in the present window or period.
+    pub(super) fn of_group(&self, per: Per, models: &Models, name: &str) -> UsedAmounts {
+        let sums = self.span(By::Group, per, models).into_iter().flat_map(|span| &span.sums);
+        let own = sums.filter(|(path, _)| is_in(path, name));
+        own.fold([0; 2], |[tokens, nano], (_, more)| [tokens.saturating_add(more[0]), nano.saturating_add(more[1])])
     }
 
     #[cfg(test)]
-    pub(super) fn add(&mut self, period: Period, id: KeyId, amounts: [u64; 2], last: Unix) {
-        let used = self.0.entry(id).or_default();
-        used.period[Period::ALL.iter().position(|other| *other == period).unwrap()] = amounts;
-        used.last = Some(last);
+    pub(super) fn add(&mut self, (per, models): (Per, &Models), id: KeyId, amounts: UsedAmounts, last: Unix) {
+        let sums = [(id.to_string(), amounts)].into();
+        self.spans.push(SpanUse { by: By::Key, per, models: models.clone(), sums });
+        self.last.entry(id).or_default().day = Some(last);
     }
 
     /// The time of the last request, or only its day if the time is not known.
     pub(super) fn last(&self, id: &KeyId) -> Option<String> {
-        let KeyUse { last, last_time, .. } = self.0.get(id)?;
-        let day = (*last)?;
+        let LastUse { day, time } = self.last.get(id)?;
+        let day = (*day)?;
         // The record of an earlier request may be the newest: its response took longer.
-        Some(last_time.filter(|time| *time >= day).map_or_else(|| date(day), iso))
+        Some(time.filter(|time| *time >= day).map_or_else(|| date(day), iso))
     }
 }

@@ -3,7 +3,6 @@
 use super::groups;
 use super::value::{Fallible, int, key_id, uint};
 use crate::base::time::Unix;
-use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::{PastUse, TargetUse};
 use rusqlite::Connection;
@@ -17,16 +16,9 @@ pub(super) fn day_sums(connection: &Connection, since: Unix) -> Fallible<Vec<Pas
          ORDER BY day, key, group_path, model",
     )?;
     let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
-        Ok(PastUse {
-            key: key_id(row, 0)?,
-            group: row.get(5)?,
-            model: row.get(6)?,
-            target: Arc::default(),
-            at: Unix(uint(row, 1)? * DAY_MS),
-            requests: uint(row, 2)?,
-            tokens: uint(row, 3)?,
-            cost_nano: uint(row, 4)?,
-        })
+        let (key, group, model) = (key_id(row, 0)?, row.get(5)?, row.get(6)?);
+        let (at, [requests, tokens, cost_nano]) = day(row)?;
+        Ok(PastUse { key, group, model, target: Arc::default(), at, requests, tokens, cost_nano })
     })?;
     sums.collect()
 }
@@ -38,28 +30,22 @@ pub(super) fn target_sums(connection: &Connection, since: Unix) -> Fallible<Vec<
          FROM parts WHERE day >= ?1 GROUP BY target, day ORDER BY day, target",
     )?;
     let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
-        Ok(TargetUse {
-            target: row.get(0)?,
-            at: Unix(uint(row, 1)? * DAY_MS),
-            requests: uint(row, 2)?,
-            tokens: uint(row, 3)?,
-            cost_nano: uint(row, 4)?,
-        })
+        let (at, [requests, tokens, cost_nano]) = day(row)?;
+        Ok(TargetUse { target: row.get(0)?, at, requests, tokens, cost_nano })
     })?;
     sums.collect()
 }
 
-/// Returns data of every row admitted at `since` or later.
-pub(super) fn rows_since(connection: &Connection, since: Unix) -> Fallible<Vec<PastUse>> {
-    let mut found = Vec::new();
+/// The day and the amounts of a sum, which are its columns from the second on.
+fn day(row: &rusqlite::Row<'_>) -> Fallible<(Unix, [u64; 3])> {
+    Ok((Unix(uint(row, 1)? * DAY_MS), [uint(row, 2)?, uint(row, 3)?, uint(row, 4)?]))
+}
+
+/// Passes data of every row admitted at `since` or later to `take`.
+pub(super) fn each_since(connection: &Connection, since: Unix, take: &mut dyn FnMut(PastUse)) -> Fallible<()> {
     let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
-    let listed = groups::each(connection, which, [int(since.0)], |_, rows| {
-        let rows = rows.into_iter().filter(|row| row.admitted >= since);
-        found.extend(rows.map(|Row { key, group, model, target, admitted: at, usage, cost_nano, .. }| {
-            let tokens = usage.total();
-            PastUse { key, group, model, target, at, requests: 1, tokens, cost_nano }
-        }));
+    groups::each(connection, which, [int(since.0)], |_, rows| {
+        rows.into_iter().filter(|row| row.admitted >= since).for_each(|row| take(PastUse::from(row)));
         true
-    });
-    listed.map(|()| found)
+    })
 }
