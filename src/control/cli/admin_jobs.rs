@@ -1,7 +1,7 @@
 //! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
 //! `--json` output. They run on a helper thread, one at a time, and never on the event loop.
 
-use super::keys::{self, Actor, KeyEntry, KeyExtra, SetArgs, limit_json};
+use super::keys::{self, Actor, Expiry, KeyEntry, KeyExtra, SetArgs, limit_json};
 use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
@@ -11,7 +11,8 @@ use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use crate::policy::plan::Plan;
-use crate::policy::plan::caps::Resource;
+use crate::policy::plan::caps::{Cap, Per, Resource};
+use crate::policy::plan::entries::{EntryTable, NO_RESOURCE};
 use crate::store::note::AuditLine;
 use crate::wire::json::{self, Raw, ValueKind};
 use crate::wire::percent;
@@ -220,70 +221,103 @@ fn strings(value: Raw<'_>) -> Option<Vec<String>> {
 
 /// Limits as the command line or the configuration has them. Those of the plan, which `--json` prints, change nothing.
 fn limits(path: &str, value: Raw<'_>) -> Result<Vec<KeyEntry>, ErrorAnswer> {
-    let wanted = || expected(path, "a list of limits such as \"budget=5/5h\" or {\"budget\":5,\"per\":\"5h\"}");
-    if value.kind() != ValueKind::Array {
-        return Err(wanted());
-    }
     let mut limits = Vec::new();
-    for item in value.items() {
-        let entry = limit_entry(path, item)?;
-        if entry.word("from").is_some_and(|from| from != "key") {
-            continue;
+    for (path, entry) in limit_entries(path, value, &[])? {
+        if !entry.is_plans {
+            limits.push(fits(&path, keys::parse_entry(&entry.text))?);
         }
-        limits.push(fits(path, keys::parse_entry(&entry.text.ok_or_else(wanted)?))?);
     }
     Ok(limits)
 }
 
-/// A limit in a list: its text, and its members if it is an object.
-struct LimitEntry<'a> {
-    text: Option<String>,
-    parts: Vec<(String, Raw<'a>)>,
+/// Temporary allowances: `{"budget": 20, "per": "month", "for": "2d"}`, `"budget/month=none"`, or as they are listed.
+fn extras(path: &str, value: Raw<'_>) -> Result<Vec<KeyExtra>, ErrorAnswer> {
+    let mut extras = Vec::new();
+    for (path, LimitEntry { text, until, .. }) in limit_entries(path, value, &["for", "until"])? {
+        extras.push(KeyExtra { cap: fits(&path, keys::parse_extra(&text))?, until });
+    }
+    Ok(extras)
 }
 
-impl LimitEntry<'_> {
-    fn part(&self, name: &str) -> Option<Raw<'_>> {
-        self.parts.iter().find(|(part, _)| part == name).map(|(_, value)| *value)
-    }
-
-    fn word(&self, name: &str) -> Option<String> {
-        self.part(name).and_then(|value| value.text()).map(|text| text.into_owned())
-    }
+/// A limit in a list.
+struct LimitEntry {
+    /// As on the command line.
+    text: String,
+    /// True for a limit of the plan.
+    is_plans: bool,
+    until: Option<Expiry>,
 }
 
-/// Reads `"budget=5/5h"`, `{"budget": 5, "per": "5h"}`, or a limit as it is listed.
-fn limit_entry<'a>(path: &str, item: Raw<'a>) -> Result<LimitEntry<'a>, ErrorAnswer> {
+/// Reads a list of limits, each with its path.
+fn limit_entries(path: &str, value: Raw<'_>, ends: &[&str]) -> Result<Vec<(String, LimitEntry)>, ErrorAnswer> {
+    if value.kind() != ValueKind::Array {
+        return Err(expected(path, "a list of limits such as \"budget=5/5h\" or {\"budget\":5,\"per\":\"5h\"}"));
+    }
+    let paths = (0..).map(|at: u32| format!("{path}[{at}]"));
+    paths.zip(value.items()).map(|(path, item)| limit_entry(&path, item, ends).map(|entry| (path, entry))).collect()
+}
+
+/// Reads `"budget=5/5h"`, `{"budget": 5, "per": "5h"}`, or a limit as it is listed. `ends`: members that name the end
+/// of an allowance.
+fn limit_entry(path: &str, item: Raw<'_>, ends: &[&str]) -> Result<LimitEntry, ErrorAnswer> {
+    let mut entry = LimitEntry { text: String::new(), is_plans: false, until: None };
     if let Some(text) = item.text() {
-        return Ok(LimitEntry { text: Some(text.into_owned()), parts: Vec::new() });
+        return Ok(LimitEntry { text: text.into_owned(), ..entry });
     }
-    let mut entry = LimitEntry { text: None, parts: members(path, item.bytes())? };
-    let table = || {
-        let (resource, total) = Resource::ALL.into_iter().find_map(|one| Some((one, entry.part(one.as_str())?)))?;
-        let models = match entry.part("models") {
-            Some(models) => [":", &strings(models)?.join(",")].concat(),
-            None => String::new(),
-        };
-        let per = entry.word("per").map_or(String::new(), |per| ["/", &per].concat());
-        Some([resource.as_str(), "=", &plain(total), &per, &models].concat())
-    };
-    entry.text = entry.word("text").or_else(table);
+    let mut table = EntryTable::default();
+    // Members that only a listed limit has.
+    let (mut word, mut total, mut written, mut listed) = (None, None, None, None);
+    for (name, value) in members(path, item.bytes())? {
+        let at = [path, ".", &name].concat();
+        let text = || value.text().map(|text| text.into_owned()).ok_or_else(|| expected(&at, "a string"));
+        match name.as_str() {
+            "per" | "models" | "setting" if value.is_null() => {}
+            "per" => table.per = Some(text()?),
+            "models" => table.models = Some(strings(value).ok_or_else(|| expected(&at, "a list of names"))?),
+            end if ends.contains(&end) => {
+                if entry.until.replace(fits(&at, keys::parse_end(&text()?))?).is_some() {
+                    return Err(expected(path, "for or until, found both"));
+                }
+            }
+            "resource" => word = Some(text()?),
+            "total" => total = Some(plain(value)),
+            "text" => written = Some(text()?),
+            "from" => (entry.is_plans, listed) = (text()? != "key", Some(name)),
+            "setting" => listed = Some(name),
+            name => match resource(name) {
+                Some(resource) => table.totals.push((resource, plain(value))),
+                None => return Err((400, format!("{path}: unknown member `{name}`"))),
+            },
+        }
+    }
+    let found = word.zip(total);
+    if let Some(name) = listed.filter(|_| found.is_none() && written.is_none()) {
+        return Err((400, format!("{path}: unknown member `{name}`")));
+    }
+    let is_none = found.as_ref().is_some_and(|(_, total)| total == "0");
+    if let Some((word, total)) = found {
+        let resource = resource(&word).ok_or_else(|| NO_RESOURCE.to_string());
+        table.totals.push((fits(path, resource)?, if is_none { "1".to_string() } else { total }));
+    }
+    let is_table = !table.totals.is_empty() || table.per.is_some() || table.models.is_some();
+    if written.is_none() || is_table {
+        let cap = fits(path, table.cap().map_err(str::to_string))?;
+        let cap = Cap { total: if is_none { 0 } else { cap.total }, ..cap };
+        let of_text = written.as_deref().and_then(|text| Cap::parse_open(text).ok());
+        // The window and the period of a plan are listed as times.
+        let per = of_text.as_ref().map(|cap| cap.per).filter(|per| matches!(per, Per::Window | Per::Period));
+        if of_text.is_some_and(|other| other != Cap { per: per.unwrap_or(cap.per), ..cap.clone() }) {
+            return Err((400, format!("{path}: text differs from the other members: leave it out")));
+        }
+        entry.text = cap.text();
+    }
+    entry.text = written.unwrap_or(entry.text);
     Ok(entry)
 }
 
-/// Temporary allowances: `{"budget": 20, "per": "month", "for": "2d"}`, `"budget/month=none"`, or as they are listed.
-fn extras(path: &str, value: Raw<'_>) -> Result<Vec<KeyExtra>, ErrorAnswer> {
-    let wanted = || expected(path, "a list such as [{\"budget\":20,\"per\":\"month\",\"for\":\"2d\"}]");
-    if value.kind() != ValueKind::Array {
-        return Err(wanted());
-    }
-    let mut extras = Vec::new();
-    for item in value.items() {
-        let entry = limit_entry(path, item)?;
-        let until = entry.word("for").or_else(|| entry.word("until"));
-        let until = until.map(|text| fits(path, keys::parse_end(&text))).transpose()?;
-        extras.push(KeyExtra { cap: fits(path, keys::parse_extra(&entry.text.ok_or_else(wanted)?))?, until });
-    }
-    Ok(extras)
+/// The resource of this name.
+fn resource(name: &str) -> Option<Resource> {
+    Resource::ALL.into_iter().find(|resource| resource.as_str() == name)
 }
 
 /// The names in a list, which must not be empty; `null` means all.

@@ -140,7 +140,7 @@ mod tests {
             expires: Some(Unix(2)),
             revoked: None,
             disabled: true,
-            limits: ["requests=7/window", "tokens/period=none"].iter().filter_map(|text| Cap::parse(text)).collect(),
+            limits: ["requests=7/window", "tokens/period=none"].iter().flat_map(|text| Cap::parse(text)).collect(),
             group: Some("labs".to_string()),
             labels: vec![("team".to_string(), "a \"b\"".to_string())],
             former: former.to_vec(),

@@ -1,6 +1,7 @@
 //! The whole configuration, and the reader of its document: every section in turn, and the checks between sections.
 
 use super::alerts::Alerts;
+use super::plans::KnownModels;
 use super::providers::{self, AuthoritySpec, Provider};
 use super::server::{Server, TOO_LITTLE};
 use super::store::{OnOutage, StoreConfig, StoreUrl};
@@ -75,6 +76,15 @@ impl Config {
     /// The group called `name`.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| &*group.limits.name == name)
+    }
+
+    /// The models that plans, groups and keys may name.
+    pub fn known_models(&self) -> KnownModels<'_> {
+        let listed = self.providers.iter().filter_map(|provider| provider.discover.as_ref());
+        KnownModels {
+            ids: self.catalog.models().iter().map(|model| &*model.id).collect(),
+            listed: listed.map(|discover| &*discover.prefix).collect(),
+        }
     }
 
     /// Error in a file of certificates or keys, with the field that names it. `said` begins with the file's path.
@@ -208,13 +218,14 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         let targets = targets.filter(|target| target.concurrency > 0);
         targets.for_each(|target| target.slots = (target.concurrency / store.hosts).max(1));
     }
-    let lists = || declared.iter().filter_map(|declared| declared.provider.as_ref()?.discover.as_ref());
-    // Models from a provider's list are unknown here, except for their prefix. One that is invalid has been reported.
-    let is_listed = |id: &str| lists().any(|discover| id.starts_with(&*discover.prefix));
-    let is_model =
-        |id: &str| models.iter().any(|model| *model.id == *id) || ids.iter().any(|known| known == id) || is_listed(id);
-    let plans = plans::read(reader, top, &is_model);
-    let groups = groups::read(reader, top, &plans, &is_model);
+    let listed = declared.iter().filter_map(|declared| declared.provider.as_ref()?.discover.as_ref());
+    // A model that is invalid has been reported.
+    let known = KnownModels {
+        ids: models.iter().map(|model| &*model.id).chain(ids.iter().map(String::as_str)).collect(),
+        listed: listed.map(|discover| &*discover.prefix).collect(),
+    };
+    let plans = plans::read(reader, top, &known);
+    let groups = groups::read(reader, top, &plans, &known);
     let default = default_model.and_then(|field| {
         let id = reader.string(&field)?;
         let found = models.iter().position(|model| *model.id == *id);

@@ -1,6 +1,6 @@
 //! `[[groups]]`: trees of at most [`LEVELS_MAX`] levels.
 
-use super::plans::report_unknown;
+use super::plans::{KnownModels, report_unknown};
 use crate::policy::catalog::IndexByName;
 use crate::policy::keys::is_group_name;
 use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan, chain_error};
@@ -15,7 +15,7 @@ pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
     plans: &[Plan],
-    is_model: &dyn Fn(&str) -> bool,
+    known: &KnownModels<'_>,
 ) -> Vec<Group> {
     let mut chains = Vec::new();
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
@@ -30,7 +30,7 @@ pub(super) fn read(
         }
         let (at, path) = (section.place("limits").unwrap_or(section.start()), section.path_of("limits"));
         limits.report_twice(reader, at, &path);
-        report_unknown(reader, &section, &limits, is_model);
+        report_unknown(reader, &section, &limits, known);
         chains.push((section.place("on_exhausted"), section.path_of("on_exhausted")));
         section.finish(reader);
         let limits = limits.settled(&name);

@@ -36,6 +36,7 @@ pub use base_url::{Base, parse_base};
 pub use document::Config;
 pub use follow::fixed;
 pub use groups::chain;
+pub use plans::KnownModels;
 pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
 pub use proxy::{Proxy, proxy_to};

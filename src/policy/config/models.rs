@@ -10,7 +10,7 @@ use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
     is_bad, is_id, with_quarter,
 };
-use crate::policy::plan::caps::Entries;
+use crate::policy::plan::entries::Entries;
 use crate::policy::prices::{TargetPrices, WrittenPrices};
 use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::{Kind, OneOf};

@@ -1371,9 +1371,14 @@ fn entries_of_limits_are_read_as_tables_or_texts_and_a_second_one_is_refused() {
     assert_eq!(texts, ["requests=600/1m", "tokens=2000000/day", "budget=5/5h:opus-*", "running=4"]);
     assert_eq!(config.plans[0].limit(Shorthand::Concurrency), 4);
     for (lines, wrong) in [
-        ("limits = [{ requests = 0, per = \"1m\" }]", "plans[0].limits[0]: expected an entry"),
-        ("limits = [{ requests = 5 }]", "plans[0].limits[0]: expected an entry"),
-        ("limits = [{ requests = 5, tokens = 5, per = \"1m\" }]", "plans[0].limits[0]: expected an entry"),
+        ("limits = [{ requests = 0, per = \"1m\" }]", "plans[0].limits[0]: expected a number from 1 on"),
+        ("limits = [\"requests/1m=none\"]", "plans[0].limits[0]: expected a number from 1 on"),
+        ("limits = [{ requests = 5 }]", "plans[0].limits[0]: per: expected 1s to 31d"),
+        ("limits = [{ budget = 5, per = 5 }]", "plans[0].limits[0]: per: expected 1s to 31d"),
+        ("limits = [{ budget = 5, per = \"day\", models = [] }]", "plans[0].limits[0]: models: expected 1 to 16 ids"),
+        ("limits = [{ per = \"day\" }]", "plans[0].limits[0]: expected an entry such as"),
+        ("limits = [5]", "plans[0].limits[0]: expected an entry such as"),
+        ("limits = [{ requests = 5, tokens = 5, per = \"1m\" }]", "plans[0].limits[0]: expected one of requests, "),
         ("limits = [\"requests=5/1m\", \"requests=6/60s\"]", "requests/1m is limited in plans[0].limits[0] already"),
         ("limits = [\"tokens=5/24h\", \"tokens=5/day\"]", "tokens/day is limited in plans[0].limits[0] already"),
         ("requests = 5\nlimits = [\"requests=5/1m\"]", "requests/1m is limited by `requests` already"),
@@ -1406,11 +1411,42 @@ fn on_exhausted_names_a_model_and_forms_no_cycle() {
     assert_eq!(errors(&of(["a", "a", "b", "c"])), [""; 0], "the same model in a row counts once");
     let long = errors(&of(["a", "b", "c", "d"]));
     assert!(long.len() == 1 && long[0].contains("groups[2].on_exhausted") && long[0].contains("at most 3"), "{long:?}");
-    let cycle = errors(&of(["a", "b", "b", "a"]));
-    assert!(cycle.iter().any(|error| error.contains("are a cycle: `a`, `b`, `a`")), "{cycle:?}");
+    for (models, cycle) in [
+        (["a", "b", "b", "a"], "`a`, `b`, `a`"),
+        (["a", "b", "a", "a"], "`a`, `b`, `a`"),
+        (["m", "a", "b", "a"], "`m`, `a`, `b`, `a`"),
+        (["a", "b", "c", "a"], "`a`, `b`, `c`, `a`"),
+    ] {
+        let errors = errors(&of(models));
+        let said = |error: &String| error.ends_with(&format!("are a cycle: {cycle}"));
+        assert!(errors.iter().any(said), "{models:?}: {errors:?}");
+    }
+    let alias = with(&plan("other")).replace("id = \"a\"", "id = \"a\"\naliases = [\"other\"]");
+    assert!(errors(&alias)[0].contains("no model has the id `other`"), "a cycle through an alias is not possible");
     let wrong = with("[[plans]]\nname = \"p\"\non_exhausted = \"m\"\n");
     one_error(&wrong, line, "plans[0].on_exhausted", "table");
     assert!(parse(&with("[[groups]]\nname = \"g\"\non_exhausted = { modal = \"m\" }\n")).is_err());
     let shown = effective(&config);
     assert!(shown.contains("on_exhausted = { model = \"m\" }"), "{shown}");
+}
+
+#[test]
+fn names_in_limits_that_fit_no_model_are_warnings() {
+    let said = |provider: &str, limits: &str| {
+        let text = with(&format!("[[plans]]\nname = \"p\"\n[[groups]]\nname = \"g\"\nlimits = [{limits}]\n"));
+        let text = text.replacen("shape = \"chat\"", &format!("shape = \"chat\"\n{provider}"), 1);
+        let warnings = parse(&text.replacen("id = \"m\"", "id = \"m\"\naliases = [\"name\"]", 1)).unwrap().warnings;
+        warnings.iter().map(|warning| format!("{}: {}", warning.field, warning.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(said("", "\"budget=5/day:m\", \"tokens=5/day:*,!m*\", \"requests=5/1m\""), [""; 0]);
+    let opus = "groups[0].limits: `budget=5/day:opus-*,m`: `opus-*` fits the id of no model";
+    assert_eq!(said("", "\"budget=5/day:opus-*,m\""), [opus]);
+    assert_eq!(
+        said("", "{ tokens = 5, per = \"day\", models = [\"name\", \"*\", \"!x\"] }").len(),
+        2,
+        "an alias is no id"
+    );
+    // A list of a provider may have such models.
+    assert_eq!(said("discover = { prefix = \"p/\" }", "\"budget=5/day:p/*,p/x*,p*\""), [""; 0]);
+    assert_eq!(said("discover = { prefix = \"p/\" }", "\"budget=5/day:q*\"").len(), 1);
 }

@@ -3,9 +3,7 @@
 
 use crate::base::time::Unix;
 use crate::base::words;
-use crate::policy::settings::kinds::{Kind, Shown};
-use crate::policy::settings::reader::{Field, Reader};
-use crate::policy::settings::units::{context, dollars, dollars_text, duration, duration_text, quoted};
+use crate::policy::settings::units::{dollars_text, duration, duration_text};
 use crate::policy::window::{DAY_MS, Period, window};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Deref;
@@ -28,10 +26,6 @@ const DAY: Duration = Duration::from_millis(DAY_MS);
 
 /// Beginning of the text of [`Caps::on_exhausted`] in a record.
 const ON_EXHAUSTED: &str = "on_exhausted";
-
-/// Form of an entry, for errors.
-const EXPECTED: &str = "expected an entry such as { budget = 5.0, per = \"5h\" } or \"requests=600/1m\", with one of \
-    requests, tokens, budget and running; `per` is 1s to 31d, day, week, month or quarter, and running has none";
 
 words! {
     /// Resource that an entry limits.
@@ -101,7 +95,6 @@ impl Per {
     }
 
     /// The text that [`Per::parse`] reads.
-    #[inline]
     pub fn text(self) -> String {
         match self {
             Per::Every(length) => duration_text(length),
@@ -113,7 +106,6 @@ impl Per {
     }
 
     /// Its length in words: `5 hours`, or `day`.
-    #[inline]
     pub fn words(self) -> String {
         let Per::Every(length) = self else { return self.text() };
         let seconds = length.as_secs();
@@ -126,7 +118,6 @@ impl Per {
 
 impl Cap {
     /// Its time and its models, after `the budget of x`: ` for 5 hours`, or ` for a day and models opus-*`.
-    #[inline]
     pub fn words(&self) -> String {
         let (per, models) = (self.per.words(), self.models.text());
         let article = if per.starts_with(|c: char| c.is_ascii_digit()) { "" } else { "a " };
@@ -158,7 +149,6 @@ impl Models {
     }
 
     /// The text; `None` for all models.
-    #[inline]
     pub fn text(&self) -> Option<&Arc<str>> {
         self.0.as_ref()
     }
@@ -232,50 +222,12 @@ impl Cap {
         (self.resource, self.per, &self.models) == (other.resource, other.per, &other.models)
     }
 
-    /// Reads `budget=5/5h:opus-*`, and `budget/5h=none` for an entry that lifts the plan's.
-    pub fn parse(text: &str) -> Option<Cap> {
-        Cap::parse_open(text).filter(Cap::has_time)
-    }
-
-    /// Like [`Cap::parse`], but also without a time: `budget=5`, whose `per` is [`Per::Now`].
-    pub fn parse_open(text: &str) -> Option<Cap> {
-        let (start, models) = text.split_once(':').map_or((text, None), |(start, models)| (start, Some(models)));
-        let (start, lifts) = match text.strip_suffix("=none") {
-            Some(rest) => (rest.split_once(':').map_or(rest, |(start, _)| start), true),
-            None => (start, false),
-        };
-        let models = models.map(|models| models.strip_suffix("=none").filter(|_| lifts).unwrap_or(models));
-        let (value, per) = start.split_once('/').map_or((start, None), |(value, per)| (value, Some(per)));
-        let (word, number) = value.split_once('=').map_or((value, None), |(word, number)| (word, Some(number)));
-        let resource = Resource::ALL.into_iter().find(|resource| resource.as_str() == word)?;
-        let total = match (number, resource) {
-            (None, _) if lifts => 0,
-            (Some(number), Resource::Budget) if !lifts => dollars(number).filter(|nano| *nano > 0)?,
-            (Some(number), _) if !lifts => context(number).filter(|count| *count > 0)?,
-            _ => return None,
-        };
-        let models = models.map_or(Some(Models::default()), Models::parse)?;
-        Cap::checked(resource, per, models, total)
-    }
-
-    fn checked(resource: Resource, per: Option<&str>, models: Models, total: u64) -> Option<Cap> {
-        let most = if resource == Resource::Budget { BUDGET_MAX } else { UNLIMITED };
-        let per = match (resource, per) {
-            (Resource::Running, None) if models.text().is_none() => Per::Now,
-            (Resource::Running, _) => return None,
-            (_, None) => Per::Now,
-            (_, Some(per)) => Per::parse(per)?,
-        };
-        (total <= most).then(|| Cap { models, ..Cap::new(resource, per, total) })
-    }
-
     /// True unless it lacks the time for which it limits.
     pub fn has_time(&self) -> bool {
         (self.per == Per::Now) == (self.resource == Resource::Running)
     }
 
     /// The text that [`Cap::parse`] reads.
-    #[inline]
     pub fn text(&self) -> String {
         let name = self.name();
         if self.total == 0 {
@@ -497,10 +449,10 @@ impl<'de> Deserialize<'de> for Caps {
             match text.split_once(' ') {
                 Some((ON_EXHAUSTED, model)) => caps.on_exhausted = Some(model.into()),
                 Some((until, text)) => {
-                    extras.push(Extra { cap: Cap::parse(text)?, until: Unix(until.parse().ok()?) });
+                    extras.push(Extra { cap: Cap::parse(text).ok()?, until: Unix(until.parse().ok()?) });
                 }
                 None if text == STRICT => caps.strict = true,
-                None => limits.push(Cap::parse(text)?),
+                None => limits.push(Cap::parse(text).ok()?),
             }
             Some(())
         };
@@ -511,109 +463,10 @@ impl<'de> Deserialize<'de> for Caps {
     }
 }
 
-/// Setting of a list of entries: tables, or their texts.
-pub struct Entries;
-
-impl Kind<Caps> for Entries {
-    #[inline]
-    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Caps> {
-        let mut caps: Vec<(Cap, String)> = Vec::new();
-        for item in reader.items(field, ENTRIES_MAX) {
-            let (at, path) = (item.start(), item.path.clone());
-            let read = if item.is_table() { read_table(reader, item) } else { item.text().and_then(Cap::parse) };
-            let Some(cap) = read.filter(|cap| cap.total > 0) else {
-                reader.report(at, path, EXPECTED);
-                continue;
-            };
-            if let Some((_, other)) = caps.iter().find(|(other, _)| other.is_like(&cap)) {
-                reader.report(at, path, format!("{} is limited in {other} already", cap.name()));
-                continue;
-            }
-            caps.push((cap, path));
-        }
-        Some(caps.into_iter().map(|(cap, _)| cap).collect())
-    }
-
-    #[inline]
-    fn shown(&self, caps: &Caps) -> Shown {
-        let entries: Vec<String> = caps.iter().map(|cap| quoted(&cap.text())).collect();
-        Shown::Value(format!("[{}]", entries.join(", ")))
-    }
-}
-
-/// Reads `{ budget = 5.0, per = "5h", models = ["opus-*"] }`.
-#[inline]
-fn read_table(reader: &mut Reader<'_>, field: Field<'_>) -> Option<Cap> {
-    let mut section = reader.as_table(field)?;
-    let mut found = None;
-    for resource in Resource::ALL {
-        let Some(value) = section.take(resource.as_str()) else { continue };
-        let total = match (resource, value.text()) {
-            (Resource::Budget, _) => value.decimal().and_then(dollars),
-            (_, Some(text)) => context(text),
-            (_, None) => value.decimal().and_then(context),
-        };
-        if found.replace((resource, total)).is_some() {
-            return None;
-        }
-    }
-    let per = section.take("per");
-    let models = match section.take("models") {
-        Some(field) => {
-            let names: Vec<String> = reader.strings(field).into_iter().map(|(_, name)| name).collect();
-            Models::parse(&names.join(","))?
-        }
-        None => Models::default(),
-    };
-    section.finish(reader);
-    let (resource, total) = found?;
-    let total = total.filter(|total| *total > 0)?;
-    let cap = match &per {
-        Some(field) => Cap::checked(resource, Some(field.text()?), models, total),
-        None => Cap::checked(resource, None, models, total),
-    };
-    cap.filter(Cap::has_time)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::plan::Plan;
-
-    #[test]
-    fn entries_are_read_and_written_as_the_same_text() {
-        for text in [
-            "requests=600/1m",
-            "tokens=2000000/day",
-            "budget=5/5h",
-            "budget=0.50/week:opus-*",
-            "budget=5/quarter:opus-*,!opus-mini",
-            "running=4",
-            "budget/5h=none",
-            "budget/day:opus-*=none",
-        ] {
-            assert_eq!(Cap::parse(text).map(|cap| cap.text()).as_deref(), Some(text));
-        }
-        assert_eq!(Cap::parse("tokens=2M/24h").unwrap().text(), "tokens=2000000/day");
-        assert_eq!(Cap::parse("tokens=2M/7d").unwrap().text(), "tokens=2000000/7d");
-        assert_eq!(Cap::parse("tokens=2M/7d:*").unwrap().text(), "tokens=2000000/7d");
-        for wrong in [
-            "",
-            "images=1/day",
-            "budget=5",
-            "budget=0/day",
-            "requests=0/1m",
-            "budget=5/32d",
-            "budget=5/1500ms",
-            "running=4/1m",
-            "running=4:opus",
-            "budget=5/day:",
-            "budget=5/day:!small",
-            "budget=5/day=none",
-        ] {
-            assert_eq!(Cap::parse(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn models_are_ids_prefixes_and_exclusions() {
@@ -661,15 +514,5 @@ mod tests {
         assert!(!plan.with(&lifted, Unix(0)).has_budget(), "no limit stays no limit");
         let read: Caps = serde_json::from_str(&serde_json::to_string(&own).unwrap()).unwrap();
         assert_eq!(read, own);
-    }
-
-    #[test]
-    fn only_a_temporary_allowance_needs_no_time() {
-        for text in ["budget=5", "tokens=2M:opus-*", "budget=none"] {
-            let cap = Cap::parse_open(text).unwrap();
-            assert!(!cap.has_time() && Cap::parse(text).is_none(), "{text}");
-        }
-        assert_eq!(Cap::parse_open("budget=5").unwrap().text(), "budget=5");
-        assert!(Cap::parse_open("running=4").unwrap().has_time());
     }
 }

@@ -2,6 +2,7 @@
 //! counts, `window` has the calendars.
 
 pub mod caps;
+pub mod entries;
 
 use super::settings::kinds::{Count, Dollars, Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
@@ -11,7 +12,8 @@ use super::window::Period;
 use crate::base::time::Unix;
 use crate::base::words;
 pub use caps::{BUDGET_MAX, UNLIMITED};
-use caps::{Cap, Caps, Entries, LimitList, Per, Resource};
+use caps::{Cap, Caps, LimitList, Per, Resource};
+use entries::Entries;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;

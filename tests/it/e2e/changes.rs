@@ -175,14 +175,72 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
     for (wrong, message) in [
         (r#"{"limits":null}"#, list),
         (r#"{"limits":{"tokens":5}}"#, list),
-        (r#"{"limits":[5]}"#, "limits: expected an object"),
-        (r#"{"limits":[{"per":"5h"}]}"#, list),
+        (r#"{"limits":[5]}"#, "limits[0]: expected an object"),
         (r#"{"labels":null}"#, "labels: expected an object"),
         (r#"{"plan":null}"#, "plan: expected a string"),
     ] {
         let answer = ask("PATCH", &path, wrong);
         assert_eq!((answer.status(), answer.json()["error"]["message"].as_str()), (400, Some(message)), "{wrong}");
     }
+    for (entry, problem) in [
+        (json!({"per": "5h"}), "[0]: expected an entry such as".to_string()),
+        (json!({"budget": 5, "tokens": 5, "per": "5h"}), "[0]: expected one of requests, tokens, ".to_string()),
+        (json!({"budget": 5, "per": "5h", "model": ["a"]}), "[0]: unknown member `model`".to_string()),
+        (json!({"budget": 5, "per": "5h", "from": "plan"}), "[0]: unknown member `from`".to_string()),
+        (json!({"budget": 5, "per": "5h", "until": "2d"}), "[0]: unknown member `until`".to_string()),
+        (json!({"budget": 5, "per": "5x"}), "[0]: per: expected 1s to 31d".to_string()),
+        (json!({"budget": 5, "per": 5}), "[0].per: expected a string".to_string()),
+        (json!({"budget": 5, "per": "5h", "models": "a"}), "[0].models: expected a list of names".to_string()),
+        (json!({"budget": 0, "per": "5h"}), "[0]: budget: expected US dollars above 0".to_string()),
+        (json!({"running": 4, "per": "5h"}), "[0]: running has no per and no models".to_string()),
+        (json!({"text": "budget=5/5h", "per": "1h"}), "[0]: expected an entry such as".to_string()),
+        (
+            json!({"resource": "budget", "total": 9, "per": "5h", "text": "budget=5/5h"}),
+            "[0]: text differs".to_string(),
+        ),
+        (
+            json!({"resource": "budget", "total": 0, "per": "5h", "text": "budget=5/5h"}),
+            "[0]: text differs".to_string(),
+        ),
+        (json!("budget=5/5x"), "[0]: per: expected 1s to 31d".to_string()),
+    ] {
+        let answer = ask("PATCH", &path, &json!({"limits": [entry]}).to_string());
+        let said = answer.json()["error"]["message"].as_str().unwrap().to_string();
+        assert!(answer.status() == 400 && said.starts_with(&["limits", &problem].concat()), "{entry}: {said}");
+        let Some(text) = entry.as_str() else { continue };
+        let typed = h.command(&["keys", "set", path.trim_start_matches("keys/"), "--limit", text]);
+        assert!(typed.code == 2 && typed.err.contains(said.split_once(": ").unwrap().1), "{}", typed.err);
+    }
+    for (body, problem) in [
+        (json!({"limits": ["requests=5/1m", {"requests": 9, "per": "60s"}]}), "the same limit is named twice"),
+        (
+            json!({"extra": [{"budget": 5, "per": "5h", "for": "2d", "until": "2099-01-01"}]}),
+            "extra[0]: expected for or until",
+        ),
+        (json!({"extra": [{"budget": 5, "per": "5h", "forr": "2d"}]}), "extra[0]: unknown member `forr`"),
+        (json!({"extra": [{"budget": 5, "per": "5h", "for": "never"}]}), "extra[0].for: expected a duration"),
+    ] {
+        let answer = ask("PATCH", &path, &body.to_string());
+        let said = answer.json()["error"]["message"].as_str().unwrap().to_string();
+        assert!(answer.status() == 400 && said.starts_with(problem), "{body}: {said}");
+    }
+    let listed =
+        json!({"resource": "budget", "per": "7h", "models": null, "total": 0.5, "from": "key", "setting": null});
+    assert!(texts(&edit(json!({"limits": [listed]}))).contains(&"budget=0.50/7h*".to_string()), "without its text");
+    let twice = h.command(&["keys", "set", "ci", "--limit", "requests=5/1m", "--requests", "9"]);
+    assert!(twice.code == 2 && twice.err.contains("the same limit is named twice"), "{}", twice.err);
+    // A limit that counts no request is probably not meant.
+    let warned = h.command(&["keys", "set", "ci", "--limit", "tokens=9/day:smal"]);
+    assert!(
+        warned.code == 0 && warned.err.contains("warning: limits: `tokens=9/day:smal`: `smal` fits"),
+        "{}",
+        warned.err
+    );
+    let checked = h.command(&["check"]).err;
+    assert!(
+        checked.contains("warning: limits of key ") && checked.contains("`smal` fits the id of no model"),
+        "{checked}"
+    );
 }
 
 #[test]

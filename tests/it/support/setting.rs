@@ -202,7 +202,7 @@ impl KeyRing {
 /// Reads a temporary allowance: `budget=5/period@2026-11-20T10:00:00Z`.
 pub fn extras(text: &str) -> Caps {
     let (limit, until) = text.split_once('@').expect("an end");
-    let cap = Cap::parse(limit).unwrap_or_else(|| panic!("not a limit: {limit}"));
+    let cap = Cap::parse(limit).unwrap_or_else(|why| panic!("not a limit: {limit}: {why}"));
     Caps::default().with_extras(vec![Extra { cap, until: parse_moment(until).expect("a moment") }])
 }
 

@@ -4,9 +4,10 @@
 pub mod connect;
 
 use super::args::CheckArgs;
+use super::keys::chain_of;
 use super::load::{self, Secrets};
 use super::output::{Failure, clean, line, print, print_json, warn};
-use super::serve::descriptors;
+use super::serve::{UNUSED_MAX, descriptors};
 use super::store;
 use crate::base::text::plural;
 use crate::io::clock::unix;
@@ -14,6 +15,7 @@ use crate::io::listen;
 use crate::io::machine;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::{Config, StoreUrl, effective};
+use crate::policy::keys::KeyId;
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
@@ -85,14 +87,22 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Keys whose plan or group is not configured, which are refused. A file may belong to another user: then it is not
-/// read.
+/// Live keys that the configuration does not fit: their plan or group is not configured, so that they are refused, or
+/// models that their limits name. A file may belong to another user: then it is not read.
 fn ledger_remarks(config: &Config) -> Vec<String> {
-    let mut missing: BTreeMap<(Missing, String), usize> = BTreeMap::new();
-    let now = unix();
+    let (mut missing, mut unused) =
+        (BTreeMap::<(Missing, String), usize>::new(), BTreeMap::<String, (KeyId, usize)>::new());
+    let (now, known) = (unix(), config.known_models());
     let peeked = store::peek_keys(config, &mut |record| {
+        if !record.is_live(now) {
+            return;
+        }
+        for text in known.unused(&record.limits).into_iter().chain(chain_of(&record, config)) {
+            if unused.len() < UNUSED_MAX || unused.contains_key(&text) {
+                unused.entry(text).or_insert((record.id, 0)).1 += 1;
+            }
+        }
         let lacks = match record.group {
-            _ if !record.is_live(now) => return,
             _ if config.plan(&record.plan).is_none() => (Missing::Plan, record.plan),
             Some(group) if config.group(&group).is_none() => (Missing::Group, group),
             _ => return,
@@ -100,10 +110,20 @@ fn ledger_remarks(config: &Config) -> Vec<String> {
         *missing.entry(lacks).or_default() += 1;
     });
     match (peeked, &config.store.url) {
-        (Ok(()), _) => missing.into_iter().map(|((what, name), keys)| what.message(&name, keys)).collect(),
+        (Ok(()), _) => {
+            let missing = missing.into_iter().map(|((what, name), keys)| what.message(&name, keys));
+            missing.chain(unused.into_iter().map(|(text, keys)| key_warning(&text, keys))).collect()
+        }
         (Err(_), StoreUrl::Sqlite(_)) => Vec::new(),
         (Err(why), StoreUrl::Redis(_)) => vec![format!("store.url: {}", clean(&why.text()))],
     }
+}
+
+/// Warning about a limit that these keys have: the id of the first, and their number.
+fn key_warning(text: &str, (first, keys): (KeyId, usize)) -> String {
+    let more = keys - 1;
+    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("limits of key {first}{others}: {text}")
 }
 
 /// Remarks about valid settings of queues and shares that may not have the expected effect.

@@ -17,14 +17,14 @@ pub(super) use listing::limit_json;
 pub use lookup::KeyArgs;
 pub use options::{Expiry, KeyOptions};
 pub(super) use options::{
-    KeyEntry, KeyExtra, parse_capture, parse_end, parse_entry, parse_expiry, parse_extra, parse_group, parse_label,
-    parse_name,
+    KeyEntry, KeyExtra, chain_of, parse_capture, parse_end, parse_entry, parse_expiry, parse_extra, parse_group,
+    parse_label, parse_name,
 };
 
 use super::args::ConfigArg;
 use super::ledger::present;
 use super::load::{self, Secrets};
-use super::output::{Failure, clean, json_text, leads_somewhere, print_json, print_secret, remark};
+use super::output::{Failure, clean, json_text, leads_somewhere, print_json, print_secret, remark, warn};
 use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
@@ -216,7 +216,13 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
         "issued key {} for {name}: plan {}, expires {expiry}; its secret is not shown again",
         record.id, record.plan
     ));
+    warn_of_unused(&record, &high);
     Ok(())
+}
+
+/// Warns of limits that name no model.
+fn warn_of_unused(record: &KeyRecord, high: &Config) {
+    high.known_models().unused(&record.limits).iter().for_each(|text| warn(&["limits: ", text].concat()));
 }
 
 /// Fails if standard output is closed. Checked before any change: a key that cannot be shown must not be created.
@@ -281,6 +287,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     }
     let now = args.present(&high)?;
     let record = set_in(&high, &find(&high, &args.key)?.id, args, &Actor::COMMAND, now)?;
+    warn_of_unused(&record, &high);
     if args.json {
         return print_json(&KeyLine::new(record, &high, &Used::default(), now));
     }

@@ -209,20 +209,18 @@ pub(in crate::cli) fn parse_budget(text: &str) -> Result<KeyLimit, String> {
 }
 
 pub(in crate::cli) fn parse_entry(text: &str) -> Result<KeyEntry, String> {
-    let of_plan = text.strip_suffix("=plan").and_then(|name| Cap::parse(&[name, "=none"].concat()));
-    let own = || Cap::parse(text).map(|cap| (cap.clone(), KeyLimit::Own(cap.total)));
-    let entry = of_plan.map(|cap| (cap, KeyLimit::Plans)).or_else(own);
-    entry.ok_or_else(|| {
-        "expected requests, tokens or budget such as budget=5/5h or tokens=2M/month:opus-*, or running=4; per 1s to \
-         31d, day, week, month or quarter; budget/5h=none for no such limit, budget/5h=plan for the plan's"
-            .to_string()
-    })
+    match text.strip_suffix("=plan") {
+        Some(name) => Cap::parse(&[name, "=none"].concat()).map(|cap| (cap, KeyLimit::Plans)),
+        None => Cap::parse(text).map(|cap| (cap.clone(), KeyLimit::Own(cap.total))),
+    }
+    .map_err(str::to_string)
 }
 
 /// The limits `before`, changed by `asked`. `plan`: the key's.
 fn limits(before: &Caps, asked: impl Iterator<Item = KeyEntry>, plan: &Plan) -> Result<Caps, Failure> {
-    let mut all = before.to_vec();
+    let (mut all, mut named): (Vec<Cap>, Vec<Cap>) = (before.to_vec(), Vec::new());
     for (cap, limit) in asked {
+        once(&mut named, &cap, plan)?;
         all.retain(|other| !is_same(other, &cap, plan));
         if let KeyLimit::Own(total) = limit {
             all.push(Cap { total, ..cap });
@@ -232,6 +230,16 @@ fn limits(before: &Caps, asked: impl Iterator<Item = KeyEntry>, plan: &Plan) -> 
         0..=ENTRIES_MAX => Ok(before.with_limits(all)),
         count => Err(Failure::misused(format!("a key has at most {ENTRIES_MAX} entries of limits, found {count}"))),
     }
+}
+
+/// Fails if `cap` limits the same as one of `named`, to which it is added.
+fn once(named: &mut Vec<Cap>, cap: &Cap, plan: &Plan) -> Result<(), Failure> {
+    if let Some(other) = named.iter().find(|other| is_same(other, cap, plan)) {
+        let [one, other] = [cap, other].map(Cap::name);
+        return Err(Failure::misused(format!("the same limit is named twice, as `{other}` and as `{one}`")));
+    }
+    named.push(cap.clone());
+    Ok(())
 }
 
 fn is_same(one: &Cap, other: &Cap, plan: &Plan) -> bool {
@@ -248,10 +256,7 @@ pub struct KeyExtra {
 }
 
 pub(in crate::cli) fn parse_extra(text: &str) -> Result<Cap, String> {
-    Cap::parse_open(text).ok_or_else(|| {
-        "expected requests, tokens, budget or running, such as budget=20/month or tokens=2M; budget/month=none ends it"
-            .to_string()
-    })
+    Cap::parse_open(text).map_err(str::to_string)
 }
 
 /// Parses the end of a temporary allowance.
@@ -267,7 +272,7 @@ pub(super) fn with_extras(before: &Caps, asked: &[KeyExtra], plan: &Plan, now: U
         return Ok(before.clone());
     }
     let mut all: Vec<Extra> = before.extras_at(now).cloned().collect();
-    let limits = plan.with(before, Unix(u64::MAX)).all;
+    let (limits, mut named) = (plan.with(before, Unix(u64::MAX)).all, Vec::new());
     for KeyExtra { cap, until } in asked {
         let is_meant = |other: &&Cap| match cap.has_time() {
             true => is_same(other, cap, plan),
@@ -288,6 +293,7 @@ pub(super) fn with_extras(before: &Caps, asked: &[KeyExtra], plan: &Plan, now: U
             return Err(Failure::misused(format!("extra: the key {why} `{what}`; its limits: {texts}")));
         };
         let limit = limit.clone();
+        once(&mut named, &limit, plan)?;
         all.retain(|other| !is_same(&other.cap, &limit, plan));
         if cap.total > 0 {
             let end = until.ok_or_else(|| Failure::misused("extra: name its end: --for 2d, or --until TIME"))?;
@@ -436,13 +442,16 @@ impl KeyOptions {
         if let Some(model) = self.on_exhausted.as_deref() {
             key.limits.on_exhausted = if model == "none" { None } else { Some(known_model(model, high)?.into()) };
         }
-        let group = key.group.as_deref().and_then(|name| high.group(name));
-        let own = Plan { own_on_exhausted: key.limits.on_exhausted.clone(), ..plan };
-        match chain_error(&chain(&own, group, &high.groups)).filter(|_| own.own_on_exhausted.is_some()) {
-            Some(error) => Err(Failure::misused(error)),
-            None => Ok(()),
-        }
+        chain_of(key, high).map_or(Ok(()), |error| Err(Failure::misused(error)))
     }
+}
+
+/// Error of the models that may replace a requested one, if the key names one of them.
+pub(in crate::cli) fn chain_of(key: &KeyRecord, high: &Config) -> Option<String> {
+    let own = key.limits.on_exhausted.clone()?;
+    let plan = Plan { own_on_exhausted: Some(own), ..high.plan(&key.plan).cloned().unwrap_or_default() };
+    let group = key.group.as_deref().and_then(|name| high.group(name));
+    chain_error(&chain(&plan, group, &high.groups))
 }
 
 #[cfg(test)]
@@ -533,6 +542,21 @@ mod tests {
     }
 
     #[test]
+    fn same_limit_twice_in_one_command_is_an_error() {
+        let plan = Plan::unlimited("p").settled("");
+        let with = |texts: &[&str]| {
+            let entries = texts.iter().map(|text| parse_entry(text).unwrap());
+            limits(&Caps::default(), entries, &plan).map(|caps| caps.len())
+        };
+        assert_eq!(with(&["requests=5/1m", "requests=9/1h", "requests=9/1m:opus", "budget/day=none"]), Ok(4));
+        for (one, other) in [("requests=5/1m", "requests=9/1m"), ("tokens=5/24h", "tokens/day=plan")] {
+            assert!(matches!(with(&[one, other]), Err(Failure::Misused(_))), "{one} {other}");
+        }
+        let said = Failure::misused("the same limit is named twice, as `requests/window` and as `requests/1m`");
+        assert_eq!(with(&["requests=5/window", "requests/1m=none"]), Err(said));
+    }
+
+    #[test]
     fn temporary_allowance_replaces_the_one_for_the_same_limit() {
         let plan = Plan { budget: 5_000_000_000, ..Plan::unlimited("p") }.settled("");
         let cap = |text: &str| Cap::parse_open(text).unwrap();
@@ -560,6 +584,11 @@ mod tests {
         wrong("tokens/1h=none", "the key has no temporary allowance for `tokens/1h`");
         let endless = KeyExtra { until: None, ..extra("budget=1") };
         assert!(matches!(with_extras(&own, &[endless], &plan, NOW), Err(Failure::Misused(_))));
+        let twice = with_extras(&own, &[extra("budget=1"), extra("budget=2/month")], &plan, NOW);
+        assert_eq!(
+            twice,
+            Err(Failure::misused("the same limit is named twice, as `budget/month` and as `budget/month`"))
+        );
         let gone = KeyExtra { until: Some(Expiry::At(NOW)), ..extra("budget=1") };
         assert!(matches!(with_extras(&own, &[gone], &plan, NOW), Err(Failure::Misused(_))));
         assert!(parse_end("never").is_err() && parse_end("2d").is_ok() && parse_extra("budget").is_err());

@@ -47,6 +47,9 @@ mod program;
 mod reload;
 mod upgrade;
 
+/// Maximum number of warnings about limits of keys that name no model.
+pub(super) const UNUSED_MAX: usize = 20;
+
 /// Runs the gateway in the foreground, on the `inherited` sockets if there are any. Exit code 0 after a drain, 1 if it
 /// could not start or could not write every row.
 pub fn run(args: &ServeArgs, inherited: io::Result<Inherited>) -> ExitCode {
@@ -196,6 +199,9 @@ impl Service {
         start.descriptors = Some(descriptors::usable(plan.descriptors));
         warnings.extend(descriptors::warning(config, plan.descriptors));
         warnings.extend(config.memory_warning(start.keys.bytes(), machine::memory()));
+        let known = config.known_models();
+        let unused = start.keys.kinds().flat_map(|kind| known.unused(&kind.limits));
+        warnings.extend(unused.take(UNUSED_MAX).map(|text| ["limits of a key: ", &text].concat()));
         start.running = inherits.then_some(turn.running);
         start.recorded = turn.recorded;
         start.process = Some(process::vitals);

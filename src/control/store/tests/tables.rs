@@ -28,7 +28,7 @@ fn edited_key_keeps_its_own_limits_and_capture() {
     let place = TempFolder::new("edited");
     let mut db = place.owner();
     db.insert_key(&record(A, 5)).unwrap();
-    let limits: Caps = ["requests/window=none", "running=3"].iter().filter_map(|text| Cap::parse(text)).collect();
+    let limits: Caps = ["requests/window=none", "running=3"].iter().flat_map(|text| Cap::parse(text)).collect();
     for capture in [Some(Unix(7000)), None] {
         let edited = edit_key(&mut db, &record(A, 5).id, None, |key| {
             (key.disabled, key.limits, key.name) = (true, limits.clone(), "another".to_string());
