@@ -7,11 +7,11 @@
 use super::super::capabilities::Capabilities;
 use super::super::format::with_format;
 use super::super::passthrough::PassthroughFormat;
-use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
+use super::super::request::{Class, Fields, Member, Name, answers_of, lenient_bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
 use super::super::responses::hosted_tools;
 use super::{Fate, Layout, bound};
-use crate::wire::json::{Raw, eq_unescaped};
+use crate::wire::json::{Raw, eq_unescaped, unescape};
 use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
 
@@ -92,7 +92,7 @@ pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &Requ
         found.unknown += (member.key.len() + value.len()) as u64;
         match member.name {
             Name::N | Name::BestOf => found.answers = found.answers.max(answers_of(value)),
-            _ => found.bound = found.bound.max(bound_of(value).unwrap_or(0)),
+            _ => found.bound = found.bound.max(lenient_bound_of(value).unwrap_or(0)),
         }
     }
     found
@@ -106,7 +106,7 @@ fn is_unknown(endpoint: ModelEndpoint, body: &[u8], member: &Member) -> bool {
 }
 
 /// The first member sent to `with` that has a price of its own. `adds`: only one that makes the provider bill more than
-/// the tokens of prompt and answer.
+/// the tokens of prompt and answer, or that may name a document for it to fetch.
 pub fn surcharge<'a>(
     endpoint: ModelEndpoint,
     body: &'a [u8],
@@ -143,11 +143,19 @@ pub fn surcharge<'a>(
             Name::WebSearchOptions => value.bool() != Some(false),
             Name::Modalities => !is_text_alone(value),
             Name::Audio => true,
-            _ => false,
+            // It may be the address of a document.
+            _ => adds && is_unknown(endpoint, body, member) && has_address(value),
         };
         let path = || Raw::text_of(key).into_owned().into();
         costs.then(|| Surcharge { path: path(), word: value.text() })
     })
+}
+
+/// True if a text in it contains the address of something that a provider may fetch.
+fn has_address(value: Raw<'_>) -> bool {
+    let mut text = Vec::new();
+    unescape(value.bytes(), &mut text);
+    text.windows(3).any(|at| at == b"://")
 }
 
 /// True if the answer is requested as text only.

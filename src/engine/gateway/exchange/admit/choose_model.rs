@@ -20,6 +20,14 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{HeaderField, RequestHead, values};
 use crate::wire::{ModelEndpoint, Operation};
 
+/// Part of a request whose price is not configured.
+pub(super) enum LacksPrice<'a> {
+    /// Its model.
+    Model,
+    /// A member.
+    Member(Surcharge<'a>),
+}
+
 impl RequestJob {
     /// The model that the body names, or the default one, if the key may use it.
     pub(crate) fn choose_model(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
@@ -70,11 +78,14 @@ impl RequestJob {
             call.cx.access.payer(key, &call.cx.setup.config).ok()
         };
         if payer.is_some_and(|payer| call.cx.accounts.meter.refuses_unpriced(payer))
-            && let Err(refusal) = self.request.has_price(index, model, fields, &call.message)
+            && let Some(lack) = self.request.lacks_price(index, model, fields, &call.message)
         {
             let id = model.id.clone();
             self.notes.note_asked(&self.request, &id);
-            return Err(refusal);
+            return Err(match lack {
+                LacksPrice::Model => Refusal::unpriced(&model.id),
+                LacksPrice::Member(Surcharge { path, word }) => Refusal::unpriced_member(&path, word.as_deref()),
+            });
         }
         let answer = answer_tokens(model, fields, None);
         self.request.note_units(draft.scan.form(), fields);
@@ -100,34 +111,31 @@ impl Request {
         self.endpoint().map(|one| family(one).unwrap_or(ModelEndpoint::CHAT))
     }
 
-    /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
-    /// billed at another price.
+    /// What lacks a price for a request under a budget: the model, or something that a target is sent and bills at
+    /// another price.
     #[cold]
-    pub(super) fn has_price(
+    pub(super) fn lacks_price<'m>(
         &self,
         index: usize,
         model: &Model,
         fields: &Fields,
-        message: &ClientMessage,
-    ) -> Result<(), Refusal> {
+        message: &'m ClientMessage,
+    ) -> Option<LacksPrice<'m>> {
         let passthrough = self.endpoint().and_then(|endpoint| endpoint.as_passthrough());
         let lists = || self.targets_of(model).iter().map(|target| model.prices_at(Some(target)));
         let is_open = |passthrough| lists().any(|(_, units)| units.is_open(passthrough));
         if !model.priced || passthrough.is_some_and(is_open) {
-            return Err(Refusal::unpriced(&model.id));
+            return Some(LacksPrice::Model);
         }
         if model.client_credential && lists().all(|(prices, _)| *prices == ModelPrices::default()) {
-            return Ok(()); // the clients pay their provider themselves
+            return None; // the clients pay their provider themselves
         }
         // A count is not sent to a provider.
         let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;
-        let Some(endpoint) = self.written_for().filter(sends) else { return Ok(()) };
-        let found =
-            self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to, false));
-        match found {
-            Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
-            None => Ok(()),
-        }
+        let endpoint = self.written_for().filter(sends)?;
+        let mut targets = self.takers(index, model);
+        let found = targets.find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to, false));
+        found.map(LacksPrice::Member)
     }
 }
 

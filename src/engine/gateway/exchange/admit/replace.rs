@@ -159,7 +159,7 @@ fn replacement(
     let is_good = is_cheaper && is_large && serves && has_credential && is_allowed && !tried.contains(&index);
     let payer = request.payer(&call.cx.access, &call.cx.setup.config).ok().filter(|_| is_good)?;
     let is_priced = !call.cx.accounts.meter.refuses_unpriced(payer)
-        || request.has_price(at, model, draft.scan.fields(), &call.message).is_ok();
+        || request.lacks_price(at, model, draft.scan.fields(), &call.message).is_none();
     let completion = u32::try_from(answer_tokens(model, draft.scan.fields(), None)).unwrap_or(u32::MAX);
     let asked = request.asked.filter(|_| is_priced)?;
     Some(Asked { model: index, completion, prompt: None, ..asked })

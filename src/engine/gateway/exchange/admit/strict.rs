@@ -2,6 +2,7 @@
 //! on completion tokens is what the limits still pay for. What a provider has not reported is settled at the whole
 //! reservation.
 
+use super::choose_model::LacksPrice;
 use super::cost::{is_open, settle_attempt, spend, with_spent};
 use super::record::row_of;
 use crate::base::text::push_cost;
@@ -248,8 +249,12 @@ fn has_bound(
     let (Some(asked), Some(endpoint)) = (request.asked, request.written_for()) else { return Ok(()) };
     let (fields, passthrough) = (draft.scan.fields(), endpoint.as_passthrough());
     let index = asked.model.into();
-    if room.nano < u64::MAX {
-        request.has_price(index, model, fields, message)?;
+    let lack = if room.nano < u64::MAX { request.lacks_price(index, model, fields, message) } else { None };
+    // Whatever `unpriced` says.
+    match lack {
+        Some(LacksPrice::Model) => return Err(Refusal::unbounded("a model without prices")),
+        Some(LacksPrice::Member(member)) => return Err(Refusal::unbounded(&member.path)),
+        None => {}
     }
     if let Some(passthrough) = passthrough.filter(|passthrough| passthrough.is_media()) {
         let is_known = |target| is_priced_before(model.prices_at(target), model.has_token_prices, passthrough);
