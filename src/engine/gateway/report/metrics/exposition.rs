@@ -406,10 +406,9 @@ fn queued(from: &Sources<'_>, at: usize, text: &mut FamilyText<'_>) -> bool {
     true
 }
 
-/// The whole text, without targets, queues and budgets.
+/// A piece of the text, without targets, queues and budgets. True if it is the last.
 #[cfg(test)]
-pub(crate) fn text_of(stats: &Stats, gauges: &Gauges) -> String {
-    let (mut position, mut out) = (ScrapePosition::default(), Vec::new());
+fn piece_of(stats: &Stats, gauges: &Gauges, position: &mut ScrapePosition, room: usize, out: &mut Vec<u8>) -> bool {
     let (breakers, queues) = (Breakers::default(), Queues::default());
     let from = Sources {
         stats,
@@ -421,7 +420,14 @@ pub(crate) fn text_of(stats: &Stats, gauges: &Gauges) -> String {
         limits: Vec::new(),
         now: Mono(0),
     };
-    assert!(from.write(&mut position, usize::MAX, &mut out));
+    from.write(position, room, out)
+}
+
+/// The whole text, without targets, queues and budgets.
+#[cfg(test)]
+pub(crate) fn text_of(stats: &Stats, gauges: &Gauges) -> String {
+    let mut out = Vec::new();
+    assert!(piece_of(stats, gauges, &mut ScrapePosition::default(), usize::MAX, &mut out));
     String::from_utf8(out).unwrap()
 }
 
@@ -445,23 +451,13 @@ mod tests {
 
     #[test]
     fn every_series_is_contiguous_while_counts_change() {
-        let (mut stats, breakers, queues) = (Stats::default(), Breakers::default(), Queues::default());
+        let mut stats = Stats::default();
         count(&mut stats, 0..300);
         let (gauges, mut position, mut text, mut pieces) =
             (Gauges::default(), ScrapePosition::default(), Vec::new(), 0);
         loop {
             let mut piece = Vec::new();
-            let from = Sources {
-                stats: &stats,
-                gauges: &gauges,
-                breakers: &breakers,
-                queues: &queues,
-                models: &[],
-                budgets: Vec::new(),
-                limits: Vec::new(),
-                now: Mono(0),
-            };
-            let complete = from.write(&mut position, 64 << 10, &mut piece);
+            let complete = piece_of(&stats, &gauges, &mut position, 64 << 10, &mut piece);
             assert!(piece.len() < 72 << 10, "a piece has {} bytes", piece.len());
             text.extend(piece);
             pieces += 1;
