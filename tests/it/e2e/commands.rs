@@ -225,9 +225,9 @@ fn status_names_the_cause_of_a_failing_target_and_what_is_spent() {
     assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
     h.ledger(1);
     let said = wait_for("the spent quota", || {
-        Some(h.done(&["status"])).filter(|said| said.contains("group `crew`: tokens spent since "))
+        Some(h.done(&["status"])).filter(|said| said.contains("group `crew`: tokens for a month spent since "))
     });
-    assert!(said.starts_with("healthy\n  notice: group `crew`: tokens spent since "), "{said}");
+    assert!(said.starts_with("healthy\n  notice: group `crew`: tokens for a month spent since "), "{said}");
     let key = h.key();
     let gone = with(chat("x"), "model", "gone");
     (0..6).for_each(|_| assert_ne!(h.chat(&key, &gone).status(), 200));
