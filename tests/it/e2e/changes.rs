@@ -135,8 +135,9 @@ fn pending_reports_do_not_delay_shutdown() {
 
 #[test]
 fn permissions_and_limits_are_accepted_as_they_are_shown() {
-    let more = "[[plans]]\nname = \"p\"\nrequests = 7\n".to_string();
-    let h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
+    let more = "[[plans]]\nname = \"p\"\nrequests = 7\n[[groups]]\nname = \"g\"\nlimits = [\"budget=9/day:larg\"]\n"
+        .to_string();
+    let mut h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
     let ask = |method: &str, path: &str, body: &str| Client::connect(h.admin).ask(&asked(method, path, body));
     let body = r#"{"name":"ci","plan":"p","models":["small"],"endpoints":["chat"],"limits":["tokens=5/period"]}"#;
     let path = format!("keys/{}", ask("POST", "keys", body).json()["id"].as_str().unwrap());
@@ -241,6 +242,11 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
         checked.contains("warning: limits of key ") && checked.contains("`smal` fits the id of no model"),
         "{checked}"
     );
+    assert!(checked.contains("groups[0].limits: `budget=9/day:larg`: `larg` fits the id of no model"), "{checked}");
+    h.gateway.stop("TERM");
+    h.start_again();
+    let warned = |text: &str| h.log().iter().any(|line| line["event"] == "warning" && line.to_string().contains(text));
+    wait_for("the warnings at the start", || (warned("`smal` fits") && warned("`larg` fits")).then_some(()));
 }
 
 #[test]
