@@ -5,7 +5,7 @@ use super::*;
 use crate::cli::demo::config::tests::parsed;
 use crate::policy::config::StoreUrl;
 use crate::policy::keys::Keys;
-use crate::policy::plan::Shorthand;
+use crate::policy::plan::{Group, Plan, Shorthand};
 use std::path::PathBuf;
 
 const NOW: Unix = Unix(1_795_000_000_000);
@@ -250,4 +250,18 @@ fn a_disabled_key_can_be_enabled_again_and_a_revoked_one_cannot() {
         Err(Failure::Refused(_))
     ));
     assert!(!opens());
+}
+
+#[test]
+fn cycle_of_models_may_come_from_a_change_of_the_configuration() {
+    let (mut high, _folder) = with_ledger("cycle");
+    let options = KeyOptions { on_exhausted: Some("heron-small".to_string()), ..KeyOptions::default() };
+    let (record, _) = make(&with(options), &high, &Actor::COMMAND, NOW).unwrap();
+    let record = KeyRecord { group: Some("labs".to_string()), ..record };
+    assert_eq!(chain_of(&record, &high), None);
+    high.plans[0].on_exhausted = Some("ibis-large".into());
+    let limits = Plan { on_exhausted: Some("heron-small".into()), ..Plan::unlimited("labs") };
+    high.groups.push(Group { parent: None, path: "labs".into(), limits });
+    let said = chain_of(&record, &high).unwrap();
+    assert!(said.ends_with("are a cycle: `heron-small`, `ibis-large`, `heron-small`"), "{said}");
 }
