@@ -95,6 +95,7 @@ impl Per {
     }
 
     /// The text that [`Per::parse`] reads.
+    #[inline]
     pub fn text(self) -> String {
         match self {
             Per::Every(length) => duration_text(length),
@@ -106,6 +107,7 @@ impl Per {
     }
 
     /// Its length in words: `5 hours`, or `day`.
+    #[inline]
     pub fn words(self) -> String {
         let Per::Every(length) = self else { return self.text() };
         let seconds = length.as_secs();
@@ -118,6 +120,7 @@ impl Per {
 
 impl Cap {
     /// Its time and its models, after `the budget of x`: ` for 5 hours`, or ` for a day and models opus-*`.
+    #[inline]
     pub fn words(&self) -> String {
         let (per, models) = (self.per.words(), self.models.text());
         let article = if per.starts_with(|c: char| c.is_ascii_digit()) { "" } else { "a " };
@@ -149,6 +152,7 @@ impl Models {
     }
 
     /// The text; `None` for all models.
+    #[inline]
     pub fn text(&self) -> Option<&Arc<str>> {
         self.0.as_ref()
     }
@@ -228,6 +232,7 @@ impl Cap {
     }
 
     /// The text that [`Cap::parse`] reads.
+    #[inline]
     pub fn text(&self) -> String {
         let name = self.name();
         if self.total == 0 {
