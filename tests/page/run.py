@@ -266,7 +266,7 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
     page.until(lambda: page.js("return !missing.size && !!forecasts"))
     first, words, opened, told, state = page.js("""const one = (target, state, more) => ({target, model: 'm', state, since: now.time, queued: 0, resting: null,
             one_caller: false, unanswered: null, left: {}, last_failure: {time: now.time, cause: 'status 503'}, in_flight: 0, slots: 0,
-            minutes_5: {answered: 10, failed: 10, unanswered: 0}, first_byte_us: {median: 9e6, p95: 9e6, usual: 1e5}, ...more})
+            minutes_5: {answered: 10, failed: 10, unanswered: 0}, first_byte_us: {median: 9e6, p95: 9e6, usual: 1e5}, limits: [], ...more})
         targets = [one('a/slow', 'slow'), one('b/partly', 'partly_failing'), one('b/ok', 'ok', {first_byte_us: null}), ...Array.from({length: 7}, (_, at) => one('c/down' + at, 'failing'))]
         groups = [['near', 9, 10], ['soon', 1, 4], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, limits: [{resource: 'budget', per: 'month', models: null, used, reserved: 0, total, renews: now.time}]}))
         keyList = [{id: 'K', name: 'k', group: 'full', status: 'live', cost_used: 0, tokens_used: 0, limits: [], renews: now.time}]
@@ -282,7 +282,7 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
         return [first, words, read(), document.getElementById('attention').textContent, document.querySelector('#targetlist tr[data-id="b/ok"]').textContent]""")
     assert first == [f"c/down{at}" for at in range(7)] + ["b/partly"], first
     assert words == "and 5 more" and opened == first + ["a/slow", "group full", "group spent", "group soon", "group near"], (words, opened)
-    assert "key k: 90 of 90 requests refused in 5 min" in told and "Targets without a usual first-byte time yet: 1 (" in told, told
+    assert "key `k`: 90 of 90 requests refused in 5 min" in told and "Targets without a usual first-byte time yet: 1 (" in told, told
     assert "not known yet" in state, state
 
 
@@ -486,7 +486,7 @@ def budgets_warn_with_words_and_a_date(_, driver):
         spent = page.until(lambda: next((row for row in page.cells("#attention") if row[1] == "group agents" and row[3] != "-"), None))
         today = page.js("return day(Date.now())")
         assert spent[3] == f"{today} UTC" or re.match(r"[\d:]{8}$", spent[3]), spent
-        assert re.search(rf"group agents: budget for a month spent since {today}: ", gate.run("status").stdout), gate.run("status").stdout
+        assert re.search(rf"group `agents`: budget for a month spent since {today}: ", gate.run("status").stdout), gate.run("status").stdout
         named = lambda: [row[2] for row in page.cells("#attention") if row[1] == "key own"]
         assert not named(), "nothing is used of it"
         page.until(lambda: page.js("return forecasts?.length"))
