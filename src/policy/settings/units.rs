@@ -49,13 +49,14 @@ pub fn duration(text: &str) -> Option<Duration> {
 
 /// A duration in its largest unit that is exact: `90s`, `2h`. Parts below a millisecond are cut.
 #[inline]
+#[inline]
 pub fn duration_text(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {
         return "0s".to_string();
     }
     let fit = DURATIONS.iter().rev().find(|(_, unit)| millis.is_multiple_of(*unit));
-    fit.map(|(name, unit)| format!("{}{name}", millis / unit)).unwrap_or_default()
+    fit.map(|(name, unit)| (millis / unit).to_string() + name).unwrap_or_default()
 }
 
 /// A size in bytes such as `32MiB` (binary) or `5MB` (decimal). `None` for anything else.
