@@ -3,7 +3,9 @@
 
 use crate::base::time::Unix;
 use crate::base::words;
+use jiff::Timestamp;
 use jiff::civil::Date;
+use jiff::tz::Offset;
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -228,8 +230,9 @@ pub fn parse_http_date(text: &str) -> Option<Unix> {
 /// The UTC date of `at`.
 #[inline]
 fn date_of(at: Unix) -> Date {
-    let days = i64::try_from(at.0.min(LAST_MS) / DAY_MS).unwrap_or(0);
-    EPOCH.saturating_add(jiff::SignedDuration::from_hours(days * 24))
+    let midnight = i64::try_from(at.0.min(LAST_MS) / DAY_MS).unwrap_or(0) * 86_400;
+    // Only the last day of the last year begins after the last `Timestamp`.
+    Timestamp::from_second(midnight).map_or(Date::MAX, |midnight| Offset::UTC.to_datetime(midnight).date())
 }
 
 /// Days from the epoch to `date`, 0 for earlier dates.

@@ -49,7 +49,6 @@ pub fn duration(text: &str) -> Option<Duration> {
 
 /// A duration in its largest unit that is exact: `90s`, `2h`. Parts below a millisecond are cut.
 #[inline]
-#[inline]
 pub fn duration_text(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {
