@@ -87,7 +87,6 @@ enum MessagePiece<'t, 'a> {
 }
 
 /// The conversation in the layout of the format.
-#[derive(Default)]
 struct MessagesLayout<'t, 'a> {
     system: Vec<MessagePiece<'t, 'a>>,
     messages: Vec<WrittenMessage<'t, 'a>>,
@@ -95,10 +94,10 @@ struct MessagesLayout<'t, 'a> {
 
 impl<'t, 'a> MessagesLayout<'t, 'a> {
     fn lay_out(ask: &SourceRequest<'_>, turns: &'t [Turn<'a>]) -> Result<MessagesLayout<'t, 'a>, Invalid> {
-        let mut plan = MessagesLayout::default();
         if turns.len() > MESSAGES_MAX {
             return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
         }
+        let mut plan = MessagesLayout { system: Vec::new(), messages: Vec::with_capacity(turns.len()) };
         // Positions matter only to a model that accepts system messages in place.
         let keeps_places = ask.target.capabilities.mid_conversation_system == Some(true);
         let places = if keeps_places { before_assistant(turns) } else { Vec::new() };
@@ -256,7 +255,7 @@ fn before_assistant(turns: &[Turn<'_>]) -> Vec<bool> {
 
 /// The parts of a user's or a tool's content, without empty texts, and without blank ones unless there is nothing else.
 fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<MessagePiece<'t, 'a>> {
-    let mut pieces = Vec::new();
+    let mut pieces = Vec::with_capacity(blocks.size_hint().1.unwrap_or(0));
     let mut all_blank = true;
     for block in blocks {
         match block {
