@@ -16,6 +16,8 @@ POINTS = {
     "messages": ([10, 210, 1000], "a message of a request"),
     "providers": ([1, PROVIDERS], "a request to the last provider"),
     "groups": ([1, GROUPS], "a request in the last group"),
+    "limits": ([1, 5, 9], "a request by the number of limits of its plan"),
+    "levels": ([1, 4], "a request by the number of limits of each of four groups above each other"),
     "idle": ([1, 500, 2000], "a request with idle connections"),
     "body": ([64, 1024, 4096], "a kB of a request body"),
     "answer": ([64, 1024, 2048], "a kB of a response body"),
@@ -23,23 +25,40 @@ POINTS = {
 # Curves of the gate: the two compared points; the maximum ratio of their costs (RISE_MAX); a maximum of both
 # (COST_MAX).
 GATED = {"keys": (1000, 20000), "events": (1000, 20000), "backlog": (1000, 20000), "tools": (10, 210),
-        "messages": (10, 210), "providers": (1, PROVIDERS), "groups": (1, GROUPS), "idle": (1, 500), "body": (64, 1024),
+        "messages": (10, 210), "providers": (1, PROVIDERS), "groups": (1, GROUPS), "limits": (1, 5), "levels": (1, 4), "idle": (1, 500), "body": (64, 1024),
         "answer": (64, 2048)}
 RISE_MAX = 1.1
-RISE_MAX_OF = {"messages": 1.7, "events": 1.3}
+# Four more limits cost at most 150 instructions each.
+RISE_MAX_OF = {"messages": 1.7, "events": 1.3, "limits": 1.024, "levels": 1.12}
 COST_MAX = {"backlog": 2000, "tools": 8000}
 WARM, REQUESTS = 20, 100
 # Seconds within which a gateway under callgrind must start or log a changed key.
 LOG_WAIT = 60
 
 
-def config(providers, groups):
-    """A configuration with this number of providers, a model for each, and groups next to each other."""
+def limits(count):
+    """This number of limits that no request reaches."""
+    kinds = ["requests", "tokens", "budget"]
+    texts = (f"{kinds[n % 3]}=1000000000/{n + 1}h" for n in range(count))
+    return "limits = [" + ", ".join(f'"{text}"' for text in texts) + "]\n"
+
+
+def chain(levels, count):
+    """Groups above each other, each with this number of limits."""
+    return "".join(f'[[groups]]\nname = "g{n}"\n' + (f'parent = "g{n - 1}"\n' if n else "") + limits(count)
+                   for n in range(levels))
+
+
+def config(providers, groups, more=None):
+    """A configuration with this number of providers, a model for each, and groups next to each other. `more`: limits of
+    the plan, and groups instead of those."""
     text = (f'[server]\nlisten = "127.0.0.1:{PORT}"\nadmin_listen = "127.0.0.1:{GATE_PORT}"\nmax_body = "8MiB"\n'
             f'[store]\nurl = "sqlite:{WORK}/growth.db"\n[upstream]\nmax_response = "8MiB"\n')
     for n in range(providers):
         text += (f'[[providers]]\nname = "p{n}"\nshape = "chat"\nbase_url = "http://127.0.0.1:{PROVIDER}/v1"\n'
                  f'[[models]]\nid = "m{n}"\ncontext = "64M"\ninput_price = 1.0\noutput_price = 1.0\ntargets = [{{ provider = "p{n}", model = "up" }}]\n')
+    if more:
+        return text + '[[plans]]\nname = "team"\n' + more
     text += '[[plans]]\nname = "team"\ntokens = 1_000_000_000_000\n'
     return text + "".join(f'[[groups]]\nname = "g{n}"\nbudget = 1_000_000\n' for n in range(groups))
 
@@ -126,8 +145,8 @@ class Client:
 class GrownGateway:
     """A gateway under callgrind with a ledger of this number of keys."""
 
-    def __init__(self, provider, keys=1, providers=1, groups=1):
-        (WORK / "growth.toml").write_text(config(providers, groups))
+    def __init__(self, provider, keys=1, providers=1, groups=1, more=None):
+        (WORK / "growth.toml").write_text(config(providers, groups, more))
         for ledger in WORK.glob("growth.db*"):
             ledger.unlink()
         issue = [GATEWAY, "keys", "issue", "--config", WORK / "growth.toml", "--name", "one", "--group", f"g{groups - 1}"]
@@ -207,6 +226,13 @@ def measure(provider, chosen):
         found["idle"][n] = small.cost(1, one(small), complete_response(1), REQUESTS)
     idle.clear()
     small.end()
+    for name, limited in (("limits", lambda n: (1, limits(n) + chain(1, 1))), ("levels", lambda n: (4, chain(4, n)))):
+        found[name] = {}
+        for n in chosen[name]:
+            groups, more = limited(n)
+            grown = GrownGateway(provider, groups=groups, more=more)
+            found[name][n] = grown.cost(1, one(grown), complete_response(1), REQUESTS)
+            grown.end()
     found["providers"], found["groups"], found["keys"] = {1: base}, {1: base}, {}
     for n in chosen["keys"]:
         # The gateway of the second point of `keys` also has all providers and groups.
