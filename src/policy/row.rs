@@ -441,6 +441,12 @@ pub struct Running {
     /// True if its limits are strict: what is reserved counts as used if its process ends before it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+    /// Label of the target that serves it, if that has limits; empty for none.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub target: Arc<str>,
+    /// Tokens and nano-dollars reserved in the limits of the target.
+    #[serde(default)]
+    pub target_reserved: (u64, u64),
 }
 
 fn is_none(count: &u64) -> bool {
@@ -635,6 +641,8 @@ mod tests {
             group,
             model: "m".into(),
             strict: true,
+            target: "p/m".into(),
+            target_reserved: (3, 4),
         };
         let text = serde_json::to_string(&running).unwrap();
         assert_eq!(serde_json::from_str::<Running>(&text).unwrap(), running);

@@ -561,7 +561,7 @@ impl Core for Gateway {
             }
         }
         let own = driver.exchanges.iter().filter_map(|(_, exchange)| target_hold(&exchange.job));
-        let live: Vec<_> = own.map(Hold::id).collect();
+        let live: Vec<_> = own.chain(driver.cx.lifecycle.inheritance.target_holds()).map(Hold::id).collect();
         driver.cx.accounts.targets.reclaim(|id| live.contains(&id));
         driver.cx.memory.turns.served = None;
         driver.cx.upstreams.queues.recount(|id| driver.exchanges.get(id).is_some_and(|one| one.state.is_queued()));

@@ -203,6 +203,25 @@ fn running_requests_of_the_old_process_count_in_the_new_one() {
 }
 
 #[test]
+fn running_requests_of_the_old_process_count_at_their_target() {
+    let rig = rig("upgrade-target", "");
+    let limited =
+        rig.models("small").replace("model = \"upstream-x\"", "model = \"upstream-x\", limits = [\"running=1\"]");
+    rig.configure("", &limited, "");
+    let gate = rig.start();
+    let mut stream = gate.connect();
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=120 pace=10").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    upgrade(&gate);
+    let second = chat(&rig.key, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1);
+    let refused = gate.ask(&second);
+    assert!(refused.starts_with("HTTP/1.1 503") || refused.starts_with("HTTP/1.1 429"), "{refused}");
+    read_until(&mut stream, "[DONE]");
+    gate.until("there is room at the target", |gate| gate.ask(&second).starts_with("HTTP/1.1 200"));
+    gate.until("both rows are in the ledger", |_| rows(&rig) == 2);
+}
+
+#[test]
 fn half_received_body_at_the_handover_exceeds_no_limit() {
     let rig = rig("upgrade-half", "");
     let plans = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"once\"\nrequests = 1\nwindow = \"7d\"\n";

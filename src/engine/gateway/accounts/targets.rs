@@ -129,11 +129,22 @@ impl TargetMeter {
         self.of(&at, |meter, payer| meter.restore_groups(payer.path, now, &past));
     }
 
+    /// Takes over the reservation of a request that another process still serves, at the target with this label.
+    pub(crate) fn adopt(&mut self, label: &str, now: Unix, admitted: Unix, reserved: Amount) -> Option<Hold> {
+        let at = self.accounts_of(label)?;
+        Some(self.of(&at, |meter, payer| meter.adopt(payer, now, admitted, reserved)))
+    }
+
     /// Counts a request that another process has admitted, which the target with this label has answered.
     pub(crate) fn count(&mut self, label: &str, now: Unix, admitted: Unix, used: Amount) {
-        let Some(at) = self.accounts_of(label) else { return };
-        let hold = self.of(&at, |meter, payer| meter.adopt(payer, now, admitted, Amount::default()));
-        self.end(hold, Some(used));
+        if let Some(hold) = self.adopt(label, now, admitted, Amount::default()) {
+            self.end(hold, Some(used));
+        }
+    }
+
+    /// Amount of a reservation.
+    pub(crate) fn reserved(&self, hold: &Hold) -> Amount {
+        self.meter.reserved(hold)
     }
 
     /// The accounts of a label that have limits.

@@ -161,7 +161,9 @@ impl Gateway {
                 // The successor gets no bodies whose tokens it could count.
                 self.driver.count_bounded(None);
                 let Driver { exchanges, cx, .. } = &mut self.driver;
-                let own = exchanges.iter().filter_map(|(_, one)| one.job.running(&cx.accounts.meter, &cx.access.keys));
+                let (accounts, keys) = (&cx.accounts, &cx.access.keys);
+                let own =
+                    exchanges.iter().filter_map(|(_, one)| one.job.running(&accounts.meter, &accounts.targets, keys));
                 // Those of a predecessor too, whose rows this process writes.
                 let running = own.chain(cx.lifecycle.inheritance.running()).collect();
                 let lists = cx.setup.config.lists();

@@ -5,6 +5,7 @@ use super::event::{DriverCall, Effect, Forward};
 use super::fault::{Fault, FaultKind};
 use super::request::Request;
 use crate::base::time::{Mono, Unix};
+use crate::gateway::accounts::targets::TargetMeter;
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::room::{FullTargets, full_now, full_targets, has_needs};
 use crate::gateway::provider::breaker::{Among, Choice, Flight, Seek, Stage};
@@ -108,13 +109,29 @@ impl RequestJob {
 
     /// The admitted request as a successor process receives it; `None` if nothing has been admitted, or everything is
     /// settled.
-    pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
+    pub(crate) fn running(&self, meter: &Meter, targets: &TargetMeter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
         let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
         let (request, key, group) = (self.request.id.raw(), keys.get(key).id(), meter.path_text(&admitted.hold));
         let model = self.request.model().map(|model| model.id.clone()).unwrap_or_default();
         let strict = self.request.strict().is_some();
-        Some(Running { request, key, admitted: admitted.at, reserved, money, group, model, strict })
+        let hold = self.request.extras.as_ref().and_then(|extras| extras.reserved.hold.as_ref());
+        let at_target = hold.zip(self.target());
+        let target = at_target.map(|(_, target)| target.label.clone()).unwrap_or_default();
+        let Amount { tokens, nano } = at_target.map_or(Amount::default(), |(hold, _)| targets.reserved(hold));
+        let target_reserved = (tokens, nano);
+        Some(Running {
+            request,
+            key,
+            admitted: admitted.at,
+            reserved,
+            money,
+            group,
+            model,
+            strict,
+            target,
+            target_reserved,
+        })
     }
 
     /// Notes that a part of a stream is sent; true if its head must be sent first.

@@ -63,12 +63,21 @@ pub(crate) enum ConfigReading {
     Again,
 }
 
+/// A request that the predecessor still serves.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    pub(super) running: Running,
+    pub(super) hold: Hold,
+    /// Its reservation in the limits of its target.
+    pub(super) at_target: Option<Hold>,
+}
+
 /// Requests that a predecessor still serves.
 #[derive(Debug, Default)]
 pub(crate) struct Inheritance {
     /// True if there is a predecessor.
     pub(super) present: bool,
-    pub(super) holds: Vec<(Running, Hold)>,
+    pub(super) holds: Vec<Inherited>,
     /// Numbers of its rows in the ledger about which it has not been notified yet.
     pub(super) rows: VecDeque<u64>,
 }
@@ -81,11 +90,16 @@ impl Inheritance {
 
     /// Reservations of the predecessor's requests.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
-        self.holds.iter().map(|(_, hold)| hold)
+        self.holds.iter().map(|one| &one.hold)
+    }
+
+    /// Their reservations in the limits of targets.
+    pub(crate) fn target_holds(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.iter().filter_map(|one| one.at_target.as_ref())
     }
 
     /// The requests that the predecessor still serves, for a successor of our own.
     pub(crate) fn running(&self) -> impl Iterator<Item = Running> {
-        self.holds.iter().map(|(running, _)| running.clone())
+        self.holds.iter().map(|one| one.running.clone())
     }
 }

@@ -2,6 +2,7 @@
 //! settled as its rows arrive, and it is notified when these rows are committed.
 
 use crate::gateway::cx::Cx;
+use crate::gateway::lifecycle::Inherited;
 use crate::gateway::orders::Order;
 use crate::policy::meter::{Amount, Payer};
 use crate::policy::row::{Row, Running};
@@ -15,7 +16,10 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
             Payer { key, plan: &plan, path: cx.accounts.meter.path(&one.group), hosts: 1, model: Some(&one.model) };
         let reserved = Amount { tokens: one.reserved, nano: one.money };
         let hold = cx.accounts.meter.adopt(payer, cx.now.unix, one.admitted, reserved);
-        cx.lifecycle.inheritance.holds.push((one, hold));
+        let (tokens, nano) = one.target_reserved;
+        let reserved = Amount { tokens, nano };
+        let at_target = cx.accounts.targets.adopt(&one.target, cx.now.unix, one.admitted, reserved);
+        cx.lifecycle.inheritance.holds.push(Inherited { running: one, hold, at_target });
     }
 }
 
@@ -23,16 +27,24 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
 /// settled. A request that was not on its list counts too.
 pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     let holds = &mut cx.lifecycle.inheritance.holds;
-    if let Some(index) = holds.iter().position(|(running, _)| running.request == row.request) {
-        let (_, hold) = holds.swap_remove(index);
+    let mut counted = false;
+    if let Some(index) = holds.iter().position(|one| one.running.request == row.request) {
+        let Inherited { running, hold, at_target } = holds.swap_remove(index);
         cx.accounts.meter.settle(hold, row.amount());
+        if let Some(hold) = at_target {
+            counted = running.target == row.target;
+            // An attempt at another target before was sent, and has used a request there.
+            cx.accounts.targets.end(hold, Some(if counted { row.amount() } else { Amount::default() }));
+        }
     } else if let Some((key, plan)) = cx.counted_key(&row.key) {
         let payer =
             Payer { key, plan: &plan, path: cx.accounts.meter.path(&row.group), hosts: 1, model: Some(&row.model) };
         let hold = cx.accounts.meter.adopt(payer, cx.now.unix, row.admitted, Amount::default());
         cx.accounts.meter.settle(hold, row.amount());
     }
-    cx.accounts.targets.count(&row.target, cx.now.unix, row.admitted, row.amount());
+    if !counted {
+        cx.accounts.targets.count(&row.target, cx.now.unix, row.admitted, row.amount());
+    }
     cx.tell_of_budgets();
     let number = cx.give_row(row);
     cx.lifecycle.inheritance.rows.push_back(number);
@@ -47,9 +59,14 @@ pub(crate) fn predecessor_left(cx: &mut Cx) {
         out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":\"predecessor left\",\"unsettled\":");
         out.extend_from_slice(lost.len().to_string().as_bytes());
     });
-    for (running, hold) in lost {
+    for Inherited { running, hold, at_target } in lost {
+        let used = |reserved: Amount| if running.strict { reserved } else { Amount::default() };
         let reserved = cx.accounts.meter.reserved(&hold);
-        cx.accounts.meter.settle(hold, if running.strict { reserved } else { Amount::default() });
+        cx.accounts.meter.settle(hold, used(reserved));
+        if let Some(hold) = at_target {
+            let reserved = cx.accounts.targets.reserved(&hold);
+            cx.accounts.targets.end(hold, Some(used(reserved)));
+        }
     }
 }
 
