@@ -328,7 +328,7 @@ pub struct Target {
     /// Limits of this upstream model, as the provider's [`limits`](providers.md#limits). Value: a list of entries.
     #[doc(alias = "limits")]
     pub caps: Caps,
-    /// What its attempts count in; `None` if neither it nor its provider nor its credential has limits.
+    /// Accounts that its attempts count in; `None` if neither it nor its provider nor its credential has limits.
     pub accounts: Option<Arc<TargetAccounts>>,
 }
 

@@ -36,7 +36,7 @@ words! {
     }
 }
 
-/// What the cost of an attempt depends on besides its counts of tokens. The ledger stores only the cost.
+/// Basis of the cost of an attempt, besides its counts of tokens. The ledger stores only the cost.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum CostBasis {
     /// The prices.
@@ -100,7 +100,7 @@ pub struct Usage {
     pub cache_read: u64,
     /// Prompt tokens written to the provider's cache.
     pub cache_write: u64,
-    /// What the cost depends on besides the counts.
+    /// Basis of the cost besides the counts.
     pub basis: CostBasis,
     /// Requests answered at least in part, if the model has a price for them. The ledger does not store their number.
     pub requests: u8,

@@ -54,7 +54,7 @@ fn nano_dollars(value: Raw<'_>) -> Option<u64> {
 struct StatedCost {
     /// As OpenRouter states it.
     total: Option<u64>,
-    /// What OpenRouter's upstream bills to an account of its own, and that there is one.
+    /// Amount that OpenRouter's upstream bills to the caller's own account, if there is one.
     upstream: Option<u64>,
     is_byok: bool,
     /// As xAI states it.

@@ -14,7 +14,7 @@ use crate::policy::plan::{Plan, Shorthand, UNLIMITED, shown};
 pub struct LimitStatus {
     /// Owner.
     pub whose: Whose,
-    /// What is limited, for how long, for which models, and how much of it; `own` is true for a key's own limit.
+    /// The limit: resource, time, models and total. `own` is true for a key's own limit.
     pub cap: Cap,
     /// Settled use.
     pub used: u64,

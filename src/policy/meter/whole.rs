@@ -44,10 +44,10 @@ impl StrictReservation {
     }
 }
 
-/// What a request reserves of the limits of its targets. Without such limits it is empty.
+/// Reservation of a request in the limits of its targets. Without such limits it is empty.
 #[derive(Debug, Default)]
 pub struct TargetShare {
-    /// What an attempt at each target needs.
+    /// Amount that an attempt at each target needs.
     pub needs: Box<[Amount]>,
     /// Reservation of the present attempt.
     pub hold: Option<Hold>,

@@ -41,7 +41,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// What is left without a limit.
+    /// Remainder without a limit.
     pub const MAX: Amount = Amount { tokens: u64::MAX, nano: u64::MAX };
 
     /// Sum of both, saturating.
@@ -112,7 +112,7 @@ pub struct Lease {
     pub shared: bool,
     /// Groups that it also counts in.
     pub path: PathIx,
-    /// What it counts in: the spans of the key, then those of each group of the path, the nearest to the key first.
+    /// Counters that it counts in: the spans of the key, then those of each group of the path, nearest first.
     pub parts: Arc<[LeasePart]>,
 }
 

@@ -189,7 +189,7 @@ fn is_named(names: &str, model: &str) -> bool {
 /// One limit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Cap {
-    /// What it limits.
+    /// Limited resource.
     pub resource: Resource,
     /// For how long.
     pub per: Per,
@@ -209,7 +209,7 @@ impl Cap {
         Cap { resource, per, models: Models::default(), total, own: false, span: 0 }
     }
 
-    /// What distinguishes it from others: `budget/5h:opus-*`.
+    /// Unique name among the limits of one owner: `budget/5h:opus-*`.
     pub fn name(&self) -> String {
         let mut name = self.resource.as_str().to_string();
         if self.per != Per::Now {
@@ -247,7 +247,7 @@ impl Cap {
     }
 }
 
-/// What the limits of one time and some models count together.
+/// Span: the common counter of all limits of one time and the same models.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LimitSpan {
     /// The time: a window or a calendar period.

@@ -180,13 +180,13 @@ impl Used {
         self.spans.iter().find(|span| (span.by, span.per, &span.models) == (by, per, models))
     }
 
-    /// What a key has used of some models in the present window or period.
+    /// Use of some models by a key in the present window or period.
     pub(super) fn of_key(&self, per: Per, models: &Models, id: &KeyId) -> UsedAmounts {
         let span = self.span(By::Key, per, models);
         span.and_then(|span| span.sums.get(id.as_str())).copied().unwrap_or_default()
     }
 
-    /// What a group and those below it have used of some models in the present window or period.
+    /// Use of some models by a group and those below it in the present window or period.
     pub(super) fn of_group(&self, per: Per, models: &Models, name: &str) -> UsedAmounts {
         let sums = self.span(By::Group, per, models).into_iter().flat_map(|span| &span.sums);
         let own = sums.filter(|(path, _)| is_in(path, name));

@@ -260,7 +260,7 @@ pub(super) const RUNNING: usize = Resource::Running as usize + 1;
 struct ScriptQuestion<'a> {
     host: &'a str,
     host_prefix: String,
-    /// What the request takes of each resource.
+    /// Amount of each resource that the request takes.
     reserved: [u64; 3],
     /// If all of that must fit into each limit: the least with which the host would ask again. Otherwise a limit that
     /// is not reached admits.

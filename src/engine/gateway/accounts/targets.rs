@@ -1,5 +1,5 @@
-//! What attempts have used of the limits of providers, credentials and targets, in a meter of its own: its groups are
-//! their accounts.
+//! Use of attempts under the limits of providers, credentials and targets, in a meter of its own: its groups are their
+//! accounts.
 
 use crate::base::slots::Id;
 use crate::base::time::Unix;
@@ -76,7 +76,7 @@ impl TargetMeter {
         lack.max(until)
     }
 
-    /// What a shared ledger is asked for an attempt that needs `need`: all of it must fit into each limit.
+    /// Question to a shared ledger for an attempt that needs `need`: all of it must fit into each limit.
     pub(crate) fn question(&mut self, at: &TargetAccounts, now: Unix, need: Amount) -> (Lease, AskedLimits) {
         let (lease, mut limits) =
             self.of(at, |meter, payer| (meter.lease_for(payer, now, need), meter.limits_of(payer)));

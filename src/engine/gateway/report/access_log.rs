@@ -36,7 +36,7 @@ pub(crate) struct ClientAttribution {
     pub(crate) credential: Option<ClientCredential>,
     /// Content type of an answer without events, as its provider sends it.
     pub(crate) answer_type: Option<Box<str>>,
-    /// What the request reserves of the limits of its targets.
+    /// Reservation of the request in the limits of its targets.
     pub(crate) reserved: TargetShare,
     /// Images that the request may get, or milliseconds of its audio: what is reserved, and charged if the provider
     /// does not report it.

@@ -39,7 +39,7 @@ fn whole_reservation_must_fit_into_every_limit() {
     assert_eq!((meter.reserved(&second), meter.room(payer, now).tokens), (of(40), 0));
     meter.settle(second, of(35));
     assert_eq!(meter.room(payer, now).tokens, 5);
-    // What a provider reports beyond a reservation counts in full.
+    // A report of a provider above the reservation counts in full.
     let last = meter.admit_whole(payer, now, of(5)).unwrap();
     meter.settle(last, of(9));
     assert_eq!(over(&mut meter), 4);

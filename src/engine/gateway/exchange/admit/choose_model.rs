@@ -111,8 +111,8 @@ impl Request {
         self.endpoint().map(|one| family(one).unwrap_or(ModelEndpoint::CHAT))
     }
 
-    /// What lacks a price for a request under a budget: the model, or something that a target is sent and bills at
-    /// another price.
+    /// Name of what has no price for a request under a budget: the model, or something that a target is sent and bills
+    /// at another price.
     #[cold]
     pub(super) fn lacks_price<'m>(
         &self,

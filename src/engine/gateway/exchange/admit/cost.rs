@@ -63,7 +63,7 @@ fn cost_nano(job: &RequestJob, usage: &Usage) -> u64 {
     nano.min(ROW_COST_MAX)
 }
 
-/// What the last attempt has used, of the charge for all.
+/// Part of the charge that the last attempt has used.
 pub(crate) fn own_amount(job: &RequestJob, usage: &Usage, cost_nano: u64) -> Amount {
     let (earlier, nano) = job.notes.0.as_ref().map_or((0, 0), |notes| (notes.spent.total(), notes.spent_nano));
     Amount { tokens: usage.total(), nano: cost_nano }.minus(Amount { tokens: earlier, nano })
@@ -374,7 +374,7 @@ impl Request {
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
 
-    /// What the request may use at most at each of its targets.
+    /// Maximum use of the request at each of its targets.
     #[cold]
     pub(crate) fn needs_at_targets(
         &self,

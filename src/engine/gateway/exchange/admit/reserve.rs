@@ -21,7 +21,7 @@ use crate::policy::plan::Shorthand;
 use crate::policy::refusal::Refusal;
 use std::num::NonZeroU32;
 
-/// What a shared ledger is asked.
+/// Question to a shared ledger.
 struct Question {
     key: KeyIx,
     lease: Lease,
