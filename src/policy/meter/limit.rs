@@ -85,8 +85,7 @@ impl Limit {
         let (of_models, models) = models.text().map_or(("", ""), |models| (" and models ", &**models));
         let (per, total, is_money) = (&*per.words(), &*total.to_string(), *resource == Resource::Budget);
         let of = ["the limit of ", "the budget of "][usize::from(is_money)];
-        let whose = [of, before, name, after, of_models, models];
-        let value = match resource {
+        let [a, b, c, d, e] = match resource {
             Resource::Budget if per.starts_with(|c: char| c.is_ascii_digit()) => [" for ", per, "", "", ""],
             Resource::Budget => [" for a ", per, "", "", ""],
             Resource::Running => [" of ", total, " request", plural(self.cap.total), " at once"],
@@ -94,7 +93,7 @@ impl Limit {
             Resource::Tokens => [" of ", total, " token", plural(self.cap.total), " per "],
         };
         let rest = if matches!(resource, Resource::Requests | Resource::Tokens) { per } else { "" };
-        let limit = [whose.concat(), value.concat(), rest.to_string()].concat();
+        let limit = [of, before, name, after, of_models, models, a, b, c, d, e, rest].concat();
         match self.by {
             LimitReason::Spent if *resource == Resource::Running => limit + " is reached",
             LimitReason::Spent if is_money => [&*limit, " is spent until ", &*iso(self.reset)].concat(),

@@ -540,8 +540,8 @@ impl SpanCount {
     #[inline]
     pub(super) fn of(&self, resource: Resource, counted: Counted, bounded: Amount) -> (u64, u64) {
         if counted == Counted::Settled {
-            let settled = self.known().of(resource);
-            return (settled, settled);
+            let settled = if self.shared.is_some() { self.known() } else { self.windows.present.all() };
+            return (settled.of(resource), settled.of(resource));
         }
         let Window { requests, used, reserved, .. } = &self.windows.present;
         let (used, reserved, bounded) = match resource {
