@@ -135,7 +135,7 @@ fn pending_reports_do_not_delay_shutdown() {
 
 #[test]
 fn permissions_and_limits_are_accepted_as_they_are_shown() {
-    let more = "[[plans]]\nname = \"p\"\nrequests = 7\n[[groups]]\nname = \"g\"\nlimits = [\"budget=9/day:larg\"]\n"
+    let more = "[[plans]]\nname = \"p\"\nrequests = 7\n[[groups]]\nname = \"g\"\nlimits = [\"budget=9/day:grand\"]\n"
         .to_string();
     let mut h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
     let ask = |method: &str, path: &str, body: &str| Client::connect(h.admin).ask(&asked(method, path, body));
@@ -218,7 +218,7 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
             json!({"extra": [{"budget": 5, "per": "5h", "for": "2d", "until": "2099-01-01"}]}),
             "extra[0]: expected for or until",
         ),
-        (json!({"extra": [{"budget": 5, "per": "5h", "forr": "2d"}]}), "extra[0]: unknown member `forr`"),
+        (json!({"extra": [{"budget": 5, "per": "5h", "during": "2d"}]}), "extra[0]: unknown member `during`"),
         (json!({"extra": [{"budget": 5, "per": "5h", "for": "never"}]}), "extra[0].for: expected a duration"),
     ] {
         let answer = ask("PATCH", &path, &body.to_string());
@@ -242,11 +242,11 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
         checked.contains("warning: limits of key ") && checked.contains("`smal` fits the id of no model"),
         "{checked}"
     );
-    assert!(checked.contains("groups[0].limits: `budget=9/day:larg`: `larg` fits the id of no model"), "{checked}");
+    assert!(checked.contains("groups[0].limits: `budget=9/day:grand`: `grand` fits the id of no model"), "{checked}");
     h.gateway.stop("TERM");
     h.start_again();
     let warned = |text: &str| h.log().iter().any(|line| line["event"] == "warning" && line.to_string().contains(text));
-    wait_for("the warnings at the start", || (warned("`smal` fits") && warned("`larg` fits")).then_some(()));
+    wait_for("the warnings at the start", || (warned("`smal` fits") && warned("`grand` fits")).then_some(()));
 }
 
 #[test]

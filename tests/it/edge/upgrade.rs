@@ -207,7 +207,7 @@ fn running_requests_of_the_old_process_count_at_their_target() {
     let rig = rig("upgrade-target", "");
     let limited =
         rig.models("small").replace("model = \"upstream-x\"", "model = \"upstream-x\", limits = [\"running=1\"]");
-    rig.configure("", &limited, "");
+    rig.configure("", &limited, "[[plans]]\nname = \"open\"\n");
     let gate = rig.start();
     let mut stream = gate.connect();
     stream.write_all(chat(&rig.key, "small", true, "#sim tokens=120 pace=10").as_bytes()).unwrap();
