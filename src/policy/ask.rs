@@ -58,7 +58,7 @@ pub struct Grant {
     pub requests: u64,
     /// Amount that they may reserve in addition.
     pub amount: Amount,
-    /// End of the grant, by the clock that [`Start::watch`](crate::gateway::Start::watch) reads.
+    /// End of the grant, by the clock of `Start::watch` in `gateway`.
     pub until: Mono,
 }
 
