@@ -65,7 +65,7 @@ pub(crate) enum ConfigReading {
 
 /// A request that the predecessor still serves.
 #[derive(Debug)]
-pub(crate) struct Inherited {
+pub(crate) struct InheritedRequest {
     pub(super) running: Running,
     pub(super) hold: Hold,
     /// Its reservation in the limits of its target.
@@ -77,7 +77,7 @@ pub(crate) struct Inherited {
 pub(crate) struct Inheritance {
     /// True if there is a predecessor.
     pub(super) present: bool,
-    pub(super) holds: Vec<Inherited>,
+    pub(super) holds: Vec<InheritedRequest>,
     /// Numbers of its rows in the ledger about which it has not been notified yet.
     pub(super) rows: VecDeque<u64>,
 }

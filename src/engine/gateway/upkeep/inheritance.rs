@@ -2,7 +2,7 @@
 //! settled as its rows arrive, and it is notified when these rows are committed.
 
 use crate::gateway::cx::Cx;
-use crate::gateway::lifecycle::Inherited;
+use crate::gateway::lifecycle::InheritedRequest;
 use crate::gateway::orders::Order;
 use crate::policy::meter::{Amount, Payer};
 use crate::policy::row::{Row, Running};
@@ -19,7 +19,7 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
         let (tokens, nano) = one.target_reserved;
         let reserved = Amount { tokens, nano };
         let at_target = cx.accounts.targets.adopt(&one.target, cx.now.unix, one.admitted, reserved);
-        cx.lifecycle.inheritance.holds.push(Inherited { running: one, hold, at_target });
+        cx.lifecycle.inheritance.holds.push(InheritedRequest { running: one, hold, at_target });
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     let holds = &mut cx.lifecycle.inheritance.holds;
     let mut counted = false;
     if let Some(index) = holds.iter().position(|one| one.running.request == row.request) {
-        let Inherited { running, hold, at_target } = holds.swap_remove(index);
+        let InheritedRequest { running, hold, at_target } = holds.swap_remove(index);
         cx.accounts.meter.settle(hold, row.amount());
         if let Some(hold) = at_target {
             counted = running.target == row.target;
@@ -59,7 +59,7 @@ pub(crate) fn predecessor_left(cx: &mut Cx) {
         out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":\"predecessor left\",\"unsettled\":");
         out.extend_from_slice(lost.len().to_string().as_bytes());
     });
-    for Inherited { running, hold, at_target } in lost {
+    for InheritedRequest { running, hold, at_target } in lost {
         let used = |reserved: Amount| if running.strict { reserved } else { Amount::default() };
         let reserved = cx.accounts.meter.reserved(&hold);
         cx.accounts.meter.settle(hold, used(reserved));
