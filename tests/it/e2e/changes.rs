@@ -231,22 +231,22 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
     let twice = h.command(&["keys", "set", "ci", "--limit", "requests=5/1m", "--requests", "9"]);
     assert!(twice.code == 2 && twice.err.contains("the same limit is named twice"), "{}", twice.err);
     // A limit that counts no request is probably not meant.
-    let warned = h.command(&["keys", "set", "ci", "--limit", "tokens=9/day:smal"]);
+    let warned = h.command(&["keys", "set", "ci", "--limit", "tokens=9/day:tiny"]);
     assert!(
-        warned.code == 0 && warned.err.contains("warning: limits: `tokens=9/day:smal`: `smal` fits"),
+        warned.code == 0 && warned.err.contains("warning: limits: `tokens=9/day:tiny`: `tiny` fits"),
         "{}",
         warned.err
     );
     let checked = h.command(&["check"]).err;
     assert!(
-        checked.contains("warning: limits of key ") && checked.contains("`smal` fits the id of no model"),
+        checked.contains("warning: limits of key ") && checked.contains("`tiny` fits the id of no model"),
         "{checked}"
     );
     assert!(checked.contains("groups[0].limits: `budget=9/day:grand`: `grand` fits the id of no model"), "{checked}");
     h.gateway.stop("TERM");
     h.start_again();
     let warned = |text: &str| h.log().iter().any(|line| line["event"] == "warning" && line.to_string().contains(text));
-    wait_for("the warnings at the start", || (warned("`smal` fits") && warned("`grand` fits")).then_some(()));
+    wait_for("the warnings at the start", || (warned("`tiny` fits") && warned("`grand` fits")).then_some(()));
 }
 
 #[test]
