@@ -7,6 +7,8 @@ use crate::io::listen;
 use crate::io::machine::explained;
 use crate::io::reactor::{Reactor, ReactorSetup};
 use crate::io::signals::Signals;
+use crate::policy::plan::caps::Cap;
+use crate::simulator::quotas::parse_limit;
 use crate::simulator::{Simulator, SimulatorSettings};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,6 +29,10 @@ pub struct ProviderArgs {
     /// Serve this model; repeat it for several. Without it every name is served
     #[arg(long, value_name = "NAME")]
     pub model: Vec<String>,
+    /// Limit for each key, such as requests=600/1m or tokens=2M/day:small; repeat it for several. Further requests get
+    /// 429
+    #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
+    pub limit: Vec<Cap>,
 }
 
 /// Runs the command. Exit codes: 0 ended by a signal, 1 failed.
@@ -44,7 +50,12 @@ fn start(args: &ProviderArgs) -> io::Result<(Reactor<Simulator>, SocketAddr)> {
     let _ = listen::raise_descriptor_limit();
     let listener = listen::bind(args.listen, false)?;
     let addr = listener.local_addr()?;
-    let settings = SimulatorSettings { pace: args.pace, key: args.key.clone(), models: args.model.clone() };
+    let settings = SimulatorSettings {
+        pace: args.pace,
+        key: args.key.clone(),
+        models: args.model.clone(),
+        limits: args.limit.clone(),
+    };
     let mut reactor = reactor(listener, settings)?;
     reactor.watch(Signals::catch()?)?;
     Ok((reactor, addr))

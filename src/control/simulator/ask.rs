@@ -60,15 +60,17 @@ pub struct Complaint {
     pub message: String,
     /// True if the error body is that of a Gemini model.
     pub of_gemini: bool,
+    /// Seconds after which a refusal by a limit ends.
+    pub retry_after: Option<u64>,
 }
 
 fn complain(message: impl Into<String>) -> Complaint {
-    Complaint { status: 400, message: message.into(), of_gemini: false }
+    Complaint { status: 400, message: message.into(), of_gemini: false, retry_after: None }
 }
 
 /// Complaint about a model that is not served.
 pub fn no_model(name: &str) -> Complaint {
-    Complaint { status: 404, message: format!("the model `{name}` does not exist"), of_gemini: false }
+    Complaint { status: 404, ..complain(format!("the model `{name}` does not exist")) }
 }
 
 /// Returns the tokens of a text: its words, runs of characters without white space.

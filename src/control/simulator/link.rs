@@ -3,6 +3,7 @@
 
 use super::answer::{SimulatedAnswer, Wait, error_body, response_head};
 use super::ask::{self, Complaint};
+use super::quotas::Quotas;
 use super::settings::SimulatorSettings;
 use super::stats::{Last, SimulatorStats, credential};
 use super::{chat, given, signature};
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) stats: SimulatorStats,
     pub(super) last: Last,
     pub(super) serial: u64,
+    pub(super) quotas: Quotas,
 }
 
 /// A connection.
@@ -237,12 +239,12 @@ impl SimulatorLink {
                 shared.last.keep(bytes, body);
                 shared.serial += 1;
                 let read = form.as_ref().map_err(|why| complaint(400, why)).and_then(|_| ask::read(endpoint, body));
-                self.done_reading(shared);
                 let models = &shared.settings.models;
                 let served = read.and_then(|ask| match models.is_empty() || models.contains(&ask.model) {
-                    true => Ok(ask),
+                    true => shared.quotas.admit(&ask, credential(head, bytes), now.unix).map(|()| ask),
                     false => Err(ask::no_model(&ask.model)),
                 });
+                self.done_reading(shared);
                 match served {
                     Ok(ask) => self.begin(shared, ask, head, now),
                     Err(complaint) => {
@@ -295,7 +297,8 @@ impl SimulatorLink {
             true => signature::error_body(&complaint.message),
             false => error_body(shape, complaint.status, &complaint.message, shared.serial),
         };
-        self.respond(shared, complaint.status, "application/json", "", &body);
+        let extra = complaint.retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
+        self.respond(shared, complaint.status, "application/json", &extra, &body);
     }
 
     fn respond(&mut self, shared: &mut Shared, status: u16, kind: &str, extra: &str, body: &str) {
@@ -305,7 +308,7 @@ impl SimulatorLink {
 }
 
 fn complaint(status: u16, message: &str) -> Complaint {
-    Complaint { status, message: message.to_owned(), of_gemini: false }
+    Complaint { status, message: message.to_owned(), of_gemini: false, retry_after: None }
 }
 
 /// Returns the endpoint of a path. Any prefix may precede it, as in base URLs of real providers.

@@ -35,6 +35,9 @@
 //! from the tool's schema, and their whole numbers count up from call to call. `response_format` (chat) and
 //! `output_config.format` (messages) get a JSON text made from the schema.
 //!
+//! **Limits** of its settings count requests, and tokens of prompts and answers, for each credential. A request that
+//! exceeds one gets 429 with `retry-after`, and counts in none.
+//!
 //! **Stop sequences** (`stop`, `stop_sequences`) end a text before the first of them that occurs in it.
 //!
 //! **Directives.** Words after `#sim` on one line of the last user text:
@@ -83,6 +86,7 @@ mod link;
 pub mod messages;
 mod order;
 mod passthrough;
+pub mod quotas;
 mod responses;
 pub mod script;
 mod settings;
@@ -97,6 +101,7 @@ use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Timers;
 use link::{Shared, SimulatorLink};
+use quotas::Quotas;
 pub use settings::SimulatorSettings;
 use stats::{Last, SimulatorStats};
 use std::convert::Infallible;
@@ -120,9 +125,10 @@ impl Simulator {
     /// Returns a provider without connections.
     pub fn new(settings: SimulatorSettings) -> Simulator {
         let (stats, last) = (SimulatorStats::default(), Last::default());
+        let quotas = Quotas::new(settings.limits.clone());
         Simulator {
             links: Slots::default(),
-            shared: Shared { settings, pool: Pool::new(usize::MAX), stats, last, serial: 0 },
+            shared: Shared { settings, pool: Pool::new(usize::MAX), stats, last, serial: 0, quotas },
             timers: Timers::default(),
             dirty: Vec::new(),
             actions: Vec::new(),

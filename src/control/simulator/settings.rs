@@ -1,5 +1,7 @@
 //! Settings of a simulated provider. Data only.
 
+use crate::policy::plan::caps::Cap;
+
 /// Defaults for requests without directives.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatorSettings {
@@ -9,4 +11,6 @@ pub struct SimulatorSettings {
     pub key: Option<String>,
     /// Names of the models that it serves; none for any name.
     pub models: Vec<String>,
+    /// Limits of requests and tokens for each credential.
+    pub limits: Vec<Cap>,
 }

@@ -334,6 +334,31 @@ fn errors_have_their_formats_form() {
 }
 
 #[test]
+fn limits_count_each_credential_by_itself_and_renew() {
+    let limits =
+        ["requests=3/1m", "tokens=20/1m:m", "tokens=99/day:other*"].map(|text| quotas::parse_limit(text).unwrap());
+    let mut world = World::new(SimulatorSettings { limits: limits.into(), ..SimulatorSettings::default() });
+    world.now.unix = Unix(1_795_158_000_000 + 15_000);
+    let status = |world: &mut World, key: &str, tokens: u64| {
+        let asked = String::from_utf8(ask(CHAT, &format!("#sim tokens={tokens}"), false)).unwrap();
+        world.send(asked.replace("host: h", &format!("host: h\r\nauthorization: Bearer {key}")).as_bytes());
+        let is_refused_until_the_next_minute = String::from_utf8_lossy(&world.received).contains("retry-after: 45\r\n");
+        let status = world.json().0;
+        assert_eq!(is_refused_until_the_next_minute, status == 429);
+        status
+    };
+    // The prompt has two tokens. A refused request counts in no limit.
+    for (key, tokens, expected) in [("a", 8, 200), ("a", 9, 429), ("a", 8, 200), ("a", 1, 429), ("b", 18, 200)] {
+        assert_eq!(status(&mut world, key, tokens), expected, "{key} {tokens}");
+    }
+    world.now.unix = Unix(1_795_158_000_000 + 60_000);
+    assert_eq!(status(&mut world, "a", 18), 200);
+    for wrong in ["running=3", "budget=1/day", "requests=3", "requests/day=none", "requests=3/window"] {
+        assert!(quotas::parse_limit(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn unknown_endpoints_are_refused_before_the_body() {
     let mut world = World::new(SimulatorSettings { key: Some("k".into()), ..SimulatorSettings::default() });
     assert_eq!(world.send(&ask(CHAT, "Hi", false)).json().0, 401);

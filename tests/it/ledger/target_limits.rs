@@ -1,9 +1,10 @@
 //! Limits of targets end to end: under races, across `kill -9`, and as the commands show them.
 
-use super::client::{Answer, Client, request};
-use super::harness::{CREDENTIAL, Harness, Setup, chat, with};
-use super::process::wait_for;
+use super::client::{Answer, Client, get, request};
+use super::harness::{CREDENTIAL, Harness, Setup, chat, chat_request, streamed, with};
+use super::process::{Process, free_port, wait_for};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Clients that race.
@@ -27,8 +28,9 @@ fn ask(h: &Harness, key: &str) -> u16 {
     h.chat(key, &with(chat("a\n#sim tokens=5"), "model", "limited")).status()
 }
 
-/// Lets clients send `requests` requests at the same time, of which `most` may be sent to the provider.
-fn race(requests: usize, most: u64) {
+#[test]
+fn racing_requests_reach_a_limited_target_exactly_as_often_as_it_allows() {
+    let (requests, most) = (200, 37);
     let h = start(&format!("[\"requests={most}/31d\"]"), "");
     let (key, sent, answered) = (h.key_with(&["--plan", "open"]), AtomicUsize::new(0), AtomicUsize::new(0));
     let before = h.count("requests");
@@ -48,16 +50,109 @@ fn race(requests: usize, most: u64) {
     assert_eq!((h.count("requests") - before, answered.into_inner() as u64), (most, most));
 }
 
-#[test]
-fn racing_requests_reach_a_limited_target_exactly_as_often_as_it_allows() {
-    race(200, 37);
+/// A round of the large race: the model of its number is limited in one place, and the provider by the same limits.
+struct Round {
+    /// Member that has the limits: a target, a provider, or each of two credentials.
+    place: &'static str,
+    limits: &'static [&'static str],
+    /// Requests that reach the provider; `None`: as many as their tokens allow.
+    reach: Option<u64>,
+}
+
+/// Tokens of a request by the provider's count, and more than a request reserves.
+const TOKENS: [u64; 2] = [8, 40];
+
+const ROUNDS: [Round; 10] = [
+    Round { place: "target", limits: &["requests=37/31d"], reach: Some(37) },
+    Round { place: "target", limits: &["tokens=500/31d"], reach: None },
+    Round {
+        place: "target",
+        limits: &["requests=500/31d", "requests=400/quarter", "tokens=9000/31d"],
+        reach: Some(400),
+    },
+    Round { place: "provider", limits: &["requests=1/31d"], reach: Some(1) },
+    Round { place: "provider", limits: &["tokens=1000/31d"], reach: None },
+    Round { place: "provider", limits: &["requests=150/31d", "tokens=9000/31d"], reach: Some(150) },
+    Round { place: "credential", limits: &["requests=100/31d"], reach: Some(200) },
+    Round { place: "credential", limits: &["tokens=700/31d"], reach: None },
+    Round { place: "credential", limits: &["requests=333/31d", "tokens=9000/31d"], reach: Some(666) },
+    Round { place: "target", limits: &["requests=999/31d"], reach: Some(999) },
+];
+
+impl Round {
+    fn accounts(&self) -> u64 {
+        if self.place == "credential" { 2 } else { 1 }
+    }
+
+    /// The provider and the model of the round at this place. Both targets count in the limits of the provider, and in
+    /// those of the credentials.
+    fn tables(&self, at: usize, provider: SocketAddr) -> String {
+        let limits =
+            |place: &str| if place == self.place { format!(", limits = {:?}", self.limits) } else { String::new() };
+        let credential = |n: u64| format!("{{ command = [\"echo\", \"account-{n}\"]{} }}", limits("credential"));
+        let credentials: Vec<String> = (0..self.accounts()).map(credential).collect();
+        let names: &[&str] = if self.place == "target" { &["a"] } else { &["a", "b"] };
+        let target = |n: &&str| format!("{{ provider = \"p{at}\", model = \"up{at}-{n}\"{} }}", limits("target"));
+        let targets: Vec<String> = names.iter().map(target).collect();
+        let of_provider = limits("provider").replace(", limits", "limits");
+        format!(
+            "[[providers]]\nname = \"p{at}\"\nshape = \"chat\"\nbase_url = \"http://{provider}/v1\"\n\
+             api_keys = [{}]\n{of_provider}\n\
+             [[models]]\nid = \"m{at}\"\ncontext = \"256K\"\ntargets = [{}]\n",
+            credentials.join(", "),
+            targets.join(", ")
+        )
+    }
 }
 
 #[test]
-#[ignore = "takes a minute"]
-fn a_thousand_racing_requests_reach_a_limited_target_exactly_as_often_as_it_allows() {
-    for round in 1..=10 {
-        race(1000, 100 * round);
+fn ten_times_a_thousand_racing_requests_never_exceed_the_same_limits_of_the_provider() {
+    let limited = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let more = ROUNDS.iter().enumerate().map(|(at, round)| round.tables(at, limited)).collect();
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let mut args: Vec<String> = ["provider", "--listen", &limited.to_string()].map(str::to_owned).into();
+    for (at, round) in ROUNDS.iter().enumerate() {
+        args.extend(round.limits.iter().flat_map(|limit| ["--limit".to_owned(), format!("{limit}:up{at}-*")]));
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let _provider = Process::start(h.folder.path(), "limited", &args, &[]);
+    wait_for("the limited provider", || get(limited, "/healthz").ok());
+    let count = |name: &str| get(limited, "/stats").unwrap().json()[name].as_u64().unwrap();
+    let key = h.key_with(&["--plan", "open"]);
+    for (at, round) in ROUNDS.iter().enumerate() {
+        let body = with(with(chat("a\n#sim tokens=5"), "model", format!("m{at}")), "max_tokens", 5);
+        let body = if at % 2 == 0 { body } else { streamed(body) };
+        let before = count("requests");
+        let raced = super::races::race(&[h.at], 100, 10, &chat_request(&key, &body));
+        let more: Vec<Answer> = (0..10).map(|_| h.chat(&key, &body)).collect();
+        let statuses: Vec<u16> = raced.iter().chain(&more).map(Answer::status).collect();
+        assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+        let (answered, reached) =
+            (statuses.iter().filter(|status| **status == 200).count() as u64, count("requests") - before);
+        println!(
+            "{:?} of a {}: {reached} of {} requests reach the provider",
+            round.limits,
+            round.place,
+            statuses.len()
+        );
+        assert_eq!(answered, reached);
+        match round.reach {
+            Some(reach) => assert_eq!(reached, reach),
+            None => {
+                let total: u64 = round.limits[0]["tokens=".len()..].split('/').next().unwrap().parse().unwrap();
+                let (used, total) = (reached * TOKENS[0], total * round.accounts());
+                assert!(used <= total && total - used < TOKENS[1] * round.accounts(), "{used} of {total} tokens");
+            }
+        }
+    }
+    assert_eq!(count("failed"), 0);
+    // The provider does enforce its limits.
+    for (at, round) in ROUNDS.iter().enumerate() {
+        let body = with(chat("a\n#sim tokens=100000"), "model", format!("up{at}-a"));
+        for account in 0..round.accounts() {
+            let answer = Client::connect(limited).ask(&chat_request(&format!("account-{account}"), &body));
+            assert_eq!(answer.status(), 429, "round {at}");
+        }
     }
 }
 
