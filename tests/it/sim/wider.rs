@@ -90,7 +90,7 @@ impl Wider {
         let odd = rng.below(3) == 0;
         let media = rng.below(3) == 0;
         let limits = rng.below(2) * rng.below(1 << 24);
-        let target_limits = if media { 0 } else { rng.below(3) * rng.below(1 << 8) };
+        let target_limits = rng.below(3) * rng.below(1 << 8);
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
