@@ -412,8 +412,12 @@ impl Server {
     fn admit(&mut self, ask: &Ask) -> AskAnswer {
         let (key, lease) = (ask.key, &ask.lease);
         let seats: Vec<LeasePlace> = places(&key, lease).collect();
-        self.last = Some((key, seats.iter().filter(|place| place.key.is_some()).cloned().collect()));
+        // The other host asks for no limit, so it leaves strict ones alone.
+        let is_strict = ask.limits.strict.is_some();
+        let of_key = || seats.iter().filter(|place| place.key.is_some()).cloned().collect();
+        self.last = (!is_strict).then(|| (key, of_key()));
         let (mut found, mut told): (Option<(_, _, _, Unix)>, Vec<_>) = (None, Vec::new());
+        let (mut room, mut lacks) = (Amount::MAX, None);
         let mut running_limits = ask.limits.running.iter();
         for (index, (place, limits)) in seats.iter().zip(&ask.limits.parts).enumerate() {
             let (requests, used) = self.windows.get(place).copied().unwrap_or_default();
@@ -435,6 +439,18 @@ impl Server {
                 all.push((limit, running, running, Resource::Running, Unix(0)));
             }
             for (limit, count, used, resource, end) in all {
+                let (need, left) = match resource {
+                    Resource::Tokens => (lease.reserved.tokens, &mut room.tokens),
+                    Resource::Budget => (lease.reserved.nano, &mut room.nano),
+                    Resource::Requests | Resource::Running => (0, &mut 0),
+                };
+                if limit > 0 && need > 0 {
+                    *left = (*left).min(limit.saturating_sub(count));
+                    if need > *left {
+                        let by = if used + need > limit { LimitReason::Spent } else { LimitReason::Reserved };
+                        lacks = Some((resource, index, by));
+                    }
+                }
                 let (by, till) =
                     if used >= limit { (LimitReason::Spent, end) } else { (LimitReason::Reserved, Unix(0)) };
                 if limit > 0 && count >= limit && found.is_none_or(|(.., longest)| longest < till) {
@@ -447,7 +463,11 @@ impl Server {
             _ if !ask.admits => Ruling::Looked,
             _ if self.ended => Ruling::Unavailable,
             Some((kind, which, by, _)) => Ruling::Refused(kind, which, by),
-            None => Ruling::Admitted,
+            None => match (ask.limits.strict, lacks) {
+                (Some(least), Some(_)) if least.min(room) == least => Ruling::Less(room),
+                (Some(_), Some((kind, which, by))) => Ruling::Refused(kind, which, by),
+                _ => Ruling::Admitted,
+            },
         };
         if ruling == Ruling::Admitted {
             self.held.push(loan(key, lease.clone()));

@@ -181,9 +181,7 @@ impl World {
         keys.issue("fickle", &["group=team"]);
         keys.issue("tight", &["plan=tight", "group=all"]);
         keys.issue("one", &["plan=one", "group=dept"]);
-        if ledger_kind == LedgerKind::File {
-            keys.issue("firm", &["plan=firm", "strict"]);
-        }
+        keys.issue("firm", &["plan=firm", "strict"]);
         (4..if wider.tight || wider.queue { 10 } else { 4 })
             .for_each(|number| keys.issue(&format!("wide{number}"), [&["group=team"][..], &[]][number % 2]));
         if wider.greedy {
