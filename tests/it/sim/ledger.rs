@@ -66,10 +66,12 @@ pub struct Story {
     /// Usage records of requests that this host admitted without the ledger.
     pub alone: u64,
     pub deaths: u64,
+    /// Strict reservations that did not fit, although smaller ones do.
+    pub less: u64,
 }
 
 impl Story {
-    pub fn fields(&mut self) -> [&mut u64; 8] {
+    pub fn fields(&mut self) -> [&mut u64; 9] {
         [
             &mut self.admitted,
             &mut self.refused,
@@ -79,6 +81,7 @@ impl Story {
             &mut self.released,
             &mut self.alone,
             &mut self.deaths,
+            &mut self.less,
         ]
     }
 }
@@ -317,7 +320,8 @@ impl Ledger {
             }
             Ruling::Refused(..) => self.story.refused += 1,
             Ruling::Unavailable => self.story.unavailable += 1,
-            Ruling::Looked | Ruling::Called | Ruling::Less(_) => {}
+            Ruling::Less(_) => self.story.less += 1,
+            Ruling::Looked | Ruling::Called => {}
         }
         gateway.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(answer))), now);
     }
