@@ -167,7 +167,7 @@ impl ScopeEndpoint {
     pub fn as_str(self) -> &'static str {
         match self {
             ScopeEndpoint::Shape(shape) => shape.name(),
-            ScopeEndpoint::Passthrough(passthrough) => passthrough.name(),
+            ScopeEndpoint::Passthrough(passthrough) => passthrough.as_str(),
             ScopeEndpoint::Models => "models",
             ScopeEndpoint::Quota => "quota",
         }

@@ -1,5 +1,6 @@
 //! The endpoints that models serve: an API format and an operation.
 
+use crate::base::words;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
@@ -83,69 +84,44 @@ impl Shape {
     }
 }
 
-/// An endpoint of the chat API whose requests and answers pass through: only the name of the model changes, and fields
-/// that no table documents may be left out.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Passthrough {
-    /// Embeddings: vectors of texts.
-    Embeddings,
-    /// Rerank: documents in the order of their relevance to a query.
-    Rerank,
-    /// Legacy completions: continuations of texts, or texts between two others.
-    Completions,
-    /// Speech: audio of a text.
-    Speech,
-    /// Images made from a text.
-    Images,
-    /// Moderations: categories of unwanted content in texts and images.
-    Moderations,
-    /// Transcriptions: the text of audio.
-    Transcriptions,
-    /// Translations: the text of audio, in English.
-    Translations,
-    /// Images made from others. They belong to the family of [`Passthrough::Images`].
-    ImageEdits,
+words! {
+    /// An endpoint of the chat API whose requests and answers pass through: only the name of the model changes, and
+    /// fields that no table documents may be left out. Its word is the name of its family in the configuration, in
+    /// scopes and in rows.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+    pub enum Passthrough {
+        /// Embeddings: vectors of texts.
+        Embeddings = "embeddings",
+        /// Rerank: documents in the order of their relevance to a query.
+        Rerank = "rerank",
+        /// Legacy completions: continuations of texts, or texts between two others.
+        Completions = "completions",
+        /// Speech: audio of a text.
+        Speech = "speech",
+        /// Images made from a text.
+        Images = "images",
+        /// Moderations: categories of unwanted content in texts and images.
+        Moderations = "moderations",
+        /// Transcriptions: the text of audio.
+        Transcriptions = "transcriptions",
+        /// Translations: the text of audio, in English.
+        Translations = "translations",
+        /// Images made from others.
+        ImageEdits = "images",
+    }
 }
 
 impl Passthrough {
-    /// All of them.
-    pub const ALL: [Passthrough; 9] = [
-        Passthrough::Embeddings,
-        Passthrough::Rerank,
-        Passthrough::Completions,
-        Passthrough::Speech,
-        Passthrough::Images,
-        Passthrough::Moderations,
-        Passthrough::Transcriptions,
-        Passthrough::Translations,
-        Passthrough::ImageEdits,
-    ];
-
-    /// Returns the one whose name its family has in the configuration, in scopes and in rows.
+    /// Returns the one that stands for its family.
     #[inline]
     pub fn family(self) -> Passthrough {
         if self == Passthrough::ImageEdits { Passthrough::Images } else { self }
     }
 
-    /// Returns the name of its family.
-    #[inline]
-    pub fn name(self) -> &'static str {
-        match self {
-            Passthrough::Embeddings => "embeddings",
-            Passthrough::Rerank => "rerank",
-            Passthrough::Completions => "completions",
-            Passthrough::Speech => "speech",
-            Passthrough::Images | Passthrough::ImageEdits => "images",
-            Passthrough::Moderations => "moderations",
-            Passthrough::Transcriptions => "transcriptions",
-            Passthrough::Translations => "translations",
-        }
-    }
-
     /// Returns the names of all families, as a list in a sentence.
     pub fn names() -> String {
         let families = Passthrough::ALL.into_iter().filter(|one| one.family() == *one);
-        families.map(Passthrough::name).collect::<Vec<_>>().join(", ")
+        families.map(Passthrough::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns its path.
@@ -174,13 +150,7 @@ impl Passthrough {
     /// and may bill completion tokens for them.
     #[inline]
     pub fn is_media(self) -> bool {
-        match self {
-            Passthrough::Embeddings | Passthrough::Rerank | Passthrough::Completions | Passthrough::Moderations => {
-                false
-            }
-            Passthrough::Speech | Passthrough::Images | Passthrough::ImageEdits => true,
-            Passthrough::Transcriptions | Passthrough::Translations => true,
-        }
+        self == Passthrough::Speech || self.makes_images() || self.is_transcript()
     }
 
     /// True if its answers are images.
@@ -198,7 +168,7 @@ impl Passthrough {
     /// True if its requests are forms with files, which are passed on while they arrive.
     #[inline]
     pub fn is_form(self) -> bool {
-        matches!(self, Passthrough::Transcriptions | Passthrough::Translations | Passthrough::ImageEdits)
+        self == Passthrough::ImageEdits || self.is_transcript()
     }
 }
 
@@ -294,7 +264,7 @@ impl ModelEndpoint {
         match self.operation {
             Operation::Generate => self.shape.name(),
             Operation::CountTokens => "count_tokens",
-            Operation::Passthrough(passthrough) => passthrough.name(),
+            Operation::Passthrough(passthrough) => passthrough.as_str(),
         }
     }
 

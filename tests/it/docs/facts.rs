@@ -118,14 +118,14 @@ fn lists_of_endpoints_are_complete() {
     let serves = between(include_str!("../../../src/docs/configuration/models.md"), "### `serves`", "###");
     let missing = Refusal::not_spoken().message;
     for passthrough in Passthrough::ALL {
-        let (name, path) = (passthrough.name(), passthrough.path());
+        let (name, path) = (passthrough.as_str(), passthrough.path());
         assert!(help.contains(name) && serves.contains(&format!("`\"{name}\"`")), "{name}");
         assert!(missing.contains(path), "{path}: {missing}");
     }
     let admin: Value = serde_json::from_str(include_str!("../../../src/engine/gateway/admin/openapi.json")).unwrap();
     let listed = &admin["components"]["schemas"]["Model"]["properties"]["serves"]["items"]["enum"];
     let mut names = vec!["chat"];
-    names.extend(Passthrough::ALL.map(Passthrough::name));
+    names.extend(Passthrough::ALL.map(Passthrough::as_str));
     let mut listed: Vec<&str> = listed.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     names.sort_unstable();
     names.dedup();

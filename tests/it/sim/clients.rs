@@ -321,7 +321,7 @@ impl Client {
         };
         let body = body(ask, messages, stream, self.temper, rng);
         let path = match passthrough {
-            Some(passthrough) => &format!("/v1/{}", passthrough.name()),
+            Some(passthrough) => &format!("/v1/{}", passthrough.as_str()),
             None if messages => "/v1/messages",
             None => "/v1/chat/completions",
         };

@@ -178,7 +178,7 @@ impl KeyRing {
                 "endpoints" => {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);
                     record.scope.shapes = Shape::ALL.map(|shape| has(shape.name()));
-                    record.scope.passthroughs = Passthrough::ALL.map(|passthrough| has(passthrough.name()));
+                    record.scope.passthroughs = Passthrough::ALL.map(|passthrough| has(passthrough.as_str()));
                     record.scope.models = has("models");
                     record.scope.quota = has("quota");
                 }

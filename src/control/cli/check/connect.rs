@@ -270,7 +270,7 @@ fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Targ
     let body = serde_json::json!({ "model": target.model }).to_string();
     let asked = model.serves.iter().filter_map(|served| match served.as_passthrough() {
         Some(_) if provider.shape != served.shape => None,
-        Some(passthrough) => Some((passthrough.name(), format!("{}{}", base_path(provider), served.path_below()))),
+        Some(passthrough) => Some((passthrough.as_str(), format!("{}{}", base_path(provider), served.path_below()))),
         None => Some(("chat", provider.path.to_string())),
     });
     asked.into_iter().find_map(|(word, path)| {

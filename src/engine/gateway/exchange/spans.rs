@@ -178,7 +178,7 @@ impl Request {
     fn operation(&self) -> &'static str {
         match self.endpoint().map(|endpoint| endpoint.operation) {
             Some(Operation::Passthrough(Passthrough::Completions)) => "text_completion",
-            Some(Operation::Passthrough(passthrough)) => passthrough.name(),
+            Some(Operation::Passthrough(passthrough)) => passthrough.as_str(),
             Some(Operation::Generate) => "chat",
             Some(Operation::CountTokens) | None => "",
         }

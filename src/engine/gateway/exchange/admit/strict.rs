@@ -264,7 +264,7 @@ fn has_bound(
         };
         return match room.tokens == u64::MAX && is_known {
             true => Ok(()),
-            false => Err(Refusal::unbounded(passthrough.name())),
+            false => Err(Refusal::unbounded(passthrough.as_str())),
         };
     }
     let adds = |to| dialect::surcharge(endpoint, message.body, fields, &to, true).map(|found| found.path.into_owned());
