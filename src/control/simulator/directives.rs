@@ -1,47 +1,134 @@
 //! The `#sim` line of a request: contents and faults of the answer. Pure; called by `provider::ask`. An unknown word is
 //! an error, so that a test with a typo in it fails.
 
-/// Directives of one request to the simulated provider. The documentation of [`crate::simulator`] has a table of them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[allow(missing_docs)] // the names are the words of the table
-pub struct Directives {
-    pub tokens: Option<u64>,
-    pub pace: Option<u64>,
-    pub echo: bool,
-    pub think: Option<u64>,
-    pub report: bool,
-    pub refuse: bool,
-    pub big: Option<u64>,
-    pub tool: Option<String>,
-    pub calls: Option<u64>,
-    pub turns: Option<u64>,
-    pub signature: Option<u64>,
-    pub args: Option<String>,
-    pub cached: u64,
-    pub written: u64,
-    pub delay: u64,
-    pub status: Option<u16>,
-    pub message: Option<String>,
-    pub html: bool,
-    pub retry_after: Option<u64>,
-    pub stall_head: bool,
-    pub stall_after: Option<u64>,
-    pub ping: Option<u64>,
-    pub cut_after: Option<u64>,
-    pub reset_after: Option<u64>,
-    pub error_after: Option<u64>,
-    pub no_usage: bool,
-    pub no_done: bool,
-    pub no_finish: bool,
-    pub hang: bool,
-    pub close: bool,
-    pub bare: bool,
-    pub garbage: bool,
-    pub plain: bool,
-    pub hint: bool,
-    pub encoding: Option<String>,
-    pub crlf: bool,
-    pub drip: Option<u64>,
+/// A value of a directive, read from the text after `=`.
+trait DirectiveValue: Sized {
+    fn read(text: Option<&str>) -> Option<Self>;
+}
+
+impl DirectiveValue for bool {
+    fn read(text: Option<&str>) -> Option<bool> {
+        text.is_none().then_some(true)
+    }
+}
+
+impl DirectiveValue for u64 {
+    fn read(text: Option<&str>) -> Option<u64> {
+        text?.parse().ok()
+    }
+}
+
+/// A status.
+impl DirectiveValue for u16 {
+    fn read(text: Option<&str>) -> Option<u16> {
+        text?.parse().ok().filter(|status| (200..=599).contains(status))
+    }
+}
+
+impl DirectiveValue for String {
+    fn read(text: Option<&str>) -> Option<String> {
+        text.map(str::to_owned)
+    }
+}
+
+impl<V: DirectiveValue> DirectiveValue for Option<V> {
+    fn read(text: Option<&str>) -> Option<Option<V>> {
+        V::read(text).map(Some)
+    }
+}
+
+/// Makes the struct and its parser from one table. The comments are the rows of the manual's table.
+macro_rules! directives {
+    ($($(#[$effect:meta])* $name:ident: $value:ty,)*) => {
+        /// Directives of one request to the simulated provider.
+        #[derive(Clone, PartialEq, Eq, Debug, Default)]
+        #[allow(missing_docs)] // some share the comment of the one before them
+        pub struct Directives {
+            $($(#[$effect])* pub $name: $value,)*
+        }
+
+        impl Directives {
+            /// Sets one; `None`: its name is unknown, or its value is wrong.
+            fn set(&mut self, name: &str, text: Option<&str>) -> Option<()> {
+                match name {
+                    $(stringify!($name) => self.$name = DirectiveValue::read(text)?,)*
+                    _ => return None,
+                }
+                Some(())
+            }
+        }
+    };
+}
+
+directives! {
+    /// `tokens=N`: a text of N words (default 12, at most 1000000)
+    tokens: Option<u64>,
+    /// `echo`: the user's own text, without the line of directives
+    echo: bool,
+    /// `report`: once no more tools are called: the texts of all tool results so far, in order
+    report: bool,
+    /// `think=N`: N words of reasoning come first (`reasoning_content`; a thinking block with its signature)
+    think: Option<u64>,
+    /// `refuse`: the answer is a refusal: chat in `refusal` with `content_filter`, messages with `stop_details`
+    refuse: bool,
+    /// `big=BYTES`: a text of one token of that many bytes (at most 64 MiB)
+    big: Option<u64>,
+    /// `pace=N`: N tokens per second, 0 = no limit; a whole answer takes as long as its tokens
+    pace: Option<u64>,
+    /// `delay=MS`: milliseconds before the head, of an error as well
+    delay: u64,
+    /// `tool`, `tool=NAME`: calls the first tool of the request, or that one; without `tools` in the request it is text
+    tool: Option<String>,
+    /// `calls=N` `args=JSON`: with `tool`: N calls in parallel; with these arguments
+    calls: Option<u64>,
+    args: Option<String>,
+    /// `signature=N`: characters of a thought signature (default 44, at most 1048576)
+    signature: Option<u64>,
+    /// `turns=N`: calls tools again after results, until N answers have called some
+    turns: Option<u64>,
+    /// `cached=N` `written=N`: number of prompt tokens that are reported as read from or written to a cache
+    cached: u64,
+    written: u64,
+    /// `status=N`: an error in the API's format; `message=some_words`, `retry_after=N`; `close` closes the connection
+    status: Option<u16>,
+    message: Option<String>,
+    retry_after: Option<u64>,
+    /// `html`: an error page instead (502, or the `status` given, also 200)
+    html: bool,
+    /// `stall_head`: never sends a head
+    stall_head: bool,
+    /// `stall_after=N`: nothing more after N tokens (whole: after N bytes of the body)
+    stall_after: Option<u64>,
+    /// `ping=MS`: while stalled, a ping (messages) or comment (chat) at this interval in milliseconds
+    ping: Option<u64>,
+    /// `cut_after=N` `reset_after=N`: the connection ends (FIN, RST) after N tokens (whole: N bytes)
+    cut_after: Option<u64>,
+    reset_after: Option<u64>,
+    /// `error_after=N`: a stream's error event after N tokens, with `message`; 0 = as the first event
+    error_after: Option<u64>,
+    /// `no_usage`: no usage at all
+    no_usage: bool,
+    /// `no_finish`: a stream ends without its finish reason; `no_done`: without `[DONE]` or `message_stop`
+    no_finish: bool,
+    no_done: bool,
+    /// `hang`: the connection stays open after a stream's last event, the body without its end
+    hang: bool,
+    /// `close`: without `status`: the end of the connection is the end of the body (no length, no chunks)
+    close: bool,
+    /// `bare`: chat: without `object`, `created`, `system_fingerprint`; whole: also without `usage`
+    bare: bool,
+    /// `garbage`: text events, or the whole body, are broken JSON
+    garbage: bool,
+    /// `plain`: a whole answer although a stream was requested
+    plain: bool,
+    /// `hint`: a 103 before the head
+    hint: bool,
+    /// `encoding=NAME`: claims this `content-encoding`
+    encoding: Option<String>,
+    /// `crlf`: a stream's lines end in CRLF
+    crlf: bool,
+    /// `drip=N`: at most N bytes per write
+    drip: Option<u64>,
 }
 
 impl Directives {
@@ -50,18 +137,12 @@ impl Directives {
         let mut all = Directives::default();
         let Some((_, after)) = text.split_once("#sim") else { return Ok(all) };
         for word in after.lines().next().unwrap_or_default().split_whitespace() {
-            let (name, value) = match word.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (word, None),
-            };
-            let known = match value {
-                Some(value) => all.set(name, value)?,
-                None => all.switch(name),
-            };
-            if !known {
-                return Err(format!("#sim: unknown word `{word}`"));
-            }
+            let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+            // Without a name: the first tool.
+            let value = value.or((name == "tool").then_some(""));
+            all.set(name, value).ok_or_else(|| format!("#sim: unknown word or wrong value: `{word}`"))?;
         }
+        all.message = all.message.map(|words| words.replace('_', " "));
         Ok(all)
     }
 
@@ -69,75 +150,6 @@ impl Directives {
     pub fn fails(&self) -> bool {
         self.html || self.status.is_some_and(|status| status != 200)
     }
-
-    fn switch(&mut self, name: &str) -> bool {
-        let flag = match name {
-            "echo" => &mut self.echo,
-            "report" => &mut self.report,
-            "refuse" => &mut self.refuse,
-            "html" => &mut self.html,
-            "stall_head" => &mut self.stall_head,
-            "no_usage" => &mut self.no_usage,
-            "no_done" => &mut self.no_done,
-            "no_finish" => &mut self.no_finish,
-            "hang" => &mut self.hang,
-            "close" => &mut self.close,
-            "bare" => &mut self.bare,
-            "garbage" => &mut self.garbage,
-            "plain" => &mut self.plain,
-            "hint" => &mut self.hint,
-            "crlf" => &mut self.crlf,
-            "tool" => {
-                self.tool = Some(String::new());
-                return true;
-            }
-            _ => return false,
-        };
-        *flag = true;
-        true
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        match name {
-            "tool" => self.tool = Some(value.to_owned()),
-            "args" => self.args = Some(value.to_owned()),
-            "message" => self.message = Some(value.replace('_', " ")),
-            "encoding" => self.encoding = Some(value.to_owned()),
-            "status" => self.status = Some(status(value)?),
-            "cached" => self.cached = number(name, value)?,
-            "written" => self.written = number(name, value)?,
-            "delay" => self.delay = number(name, value)?,
-            _ => {
-                let slot = match name {
-                    "tokens" => &mut self.tokens,
-                    "pace" => &mut self.pace,
-                    "big" => &mut self.big,
-                    "calls" => &mut self.calls,
-                    "turns" => &mut self.turns,
-                    "signature" => &mut self.signature,
-                    "think" => &mut self.think,
-                    "retry_after" => &mut self.retry_after,
-                    "stall_after" => &mut self.stall_after,
-                    "ping" => &mut self.ping,
-                    "cut_after" => &mut self.cut_after,
-                    "reset_after" => &mut self.reset_after,
-                    "error_after" => &mut self.error_after,
-                    "drip" => &mut self.drip,
-                    _ => return Ok(false),
-                };
-                *slot = Some(number(name, value)?);
-            }
-        }
-        Ok(true)
-    }
-}
-
-fn number(name: &str, value: &str) -> Result<u64, String> {
-    value.parse().map_err(|_| format!("#sim: {name} needs a whole number"))
-}
-
-fn status(value: &str) -> Result<u16, String> {
-    value.parse().ok().filter(|code| (200..=599).contains(code)).ok_or_else(|| "#sim: status is 200 to 599".to_owned())
 }
 
 #[cfg(test)]

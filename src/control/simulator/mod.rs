@@ -40,41 +40,7 @@
 //!
 //! **Stop sequences** (`stop`, `stop_sequences`) end a text before the first of them that occurs in it.
 //!
-//! **Directives.** Words after `#sim` on one line of the last user text:
-//!
-//! | word | effect |
-//! |---|---|
-//! | `tokens=N` | a text of N words (default 12, at most 1000000) |
-//! | `echo` | the user's own text, without the line of directives |
-//! | `report` | once no more tools are called: the texts of all tool results so far, in order |
-//! | `think=N` | N words of reasoning come first (`reasoning_content`; a thinking block with its signature) |
-//! | `refuse` | the answer is a refusal: chat in `refusal` with `content_filter`, messages with `stop_details` |
-//! | `big=BYTES` | a text of one token of that many bytes (at most 64 MiB) |
-//! | `pace=N` | N tokens per second, 0 = no limit; a whole answer takes as long as its tokens |
-//! | `delay=MS` | milliseconds before the head, of an error as well |
-//! | `tool`, `tool=NAME` | calls the first tool of the request, or that one; without `tools` in the request it is text |
-//! | `calls=N` `args=JSON` | with `tool`: N calls in parallel; with these arguments |
-//! | `signature=N` | characters of a thought signature (default 44, at most 1048576) |
-//! | `turns=N` | calls tools again after results, until N answers have called some |
-//! | `cached=N` `written=N` | number of prompt tokens that are reported as read from or written to a cache |
-//! | `status=N` | an error in the API's format; `message=some_words`, `retry_after=N`; `close` closes the connection after it |
-//! | `html` | an error page instead (502, or the `status` given, also 200) |
-//! | `stall_head` | never sends a head |
-//! | `stall_after=N` | nothing more after N tokens (whole: after N bytes of the body) |
-//! | `ping=MS` | while stalled, a ping (messages) or comment (chat) at this interval in milliseconds |
-//! | `cut_after=N` `reset_after=N` | the connection ends (FIN, RST) after N tokens (whole: N bytes) |
-//! | `error_after=N` | a stream's error event after N tokens, with `message`; 0 = as the first event |
-//! | `no_usage` | no usage at all |
-//! | `no_finish` | a stream ends without its finish reason; `no_done`: without `[DONE]` or `message_stop` |
-//! | `hang` | the connection stays open after a stream's last event, the body without its end |
-//! | `close` | without `status`: the end of the connection is the end of the body (no length, no chunks) |
-//! | `bare` | chat: without `object`, `created`, `system_fingerprint`; whole: also without `usage` |
-//! | `garbage` | text events, or the whole body, are broken JSON |
-//! | `plain` | a whole answer although a stream was requested |
-//! | `hint` | a 103 before the head |
-//! | `encoding=NAME` | claims this `content-encoding` |
-//! | `crlf` | a stream's lines end in CRLF |
-//! | `drip=N` | at most N bytes per write |
+//! **Directives** of the last user text: [`directives::Directives`].
 
 pub mod answer;
 pub mod ask;
