@@ -20,7 +20,7 @@ use super::keys::K;
 use super::neutral::delta::finishes;
 use super::reasons::{REASONS_MAX, first, reason};
 use super::request::{Name, PresentMembers};
-use super::tap::seen::Edit;
+use super::tap::own::Own;
 use super::tap::{StreamFormat, is_said};
 use super::usage::Reported;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped};
@@ -31,8 +31,8 @@ pub(super) const OPENING: [Option<Name>; 2] = [None, Some(Name::Messages)];
 pub(super) const LIST: (&str, K) = ("choices", K::Choices);
 pub(super) const ENDING: (&str, K) = ("", K::Item);
 /// Other members of a complete answer that are replaced, and those that are added if they are missing.
-pub(super) const REPLACED: &[(K, Edit)] = &[(K::Created, Edit::Created)];
-pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage];
+pub(super) const REPLACED: &[(K, Own)] = &[(K::Created, Own::Created)];
+pub(super) const ADDED: &[Own] = &[Own::Id, Own::Object, Own::Created, Own::Model, Own::Usage];
 /// Initial state of a stream that is passed on.
 pub(super) const STREAM: StreamFormat = StreamFormat::Chat { due: 1, running: 0, ended: 0 };
 /// Heartbeat that every client accepts at any time.

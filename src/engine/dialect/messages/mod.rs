@@ -19,15 +19,15 @@ use super::neutral::delta::{finish_word, lists_nothing};
 use super::reasons::{last, only, reason};
 use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
-use super::tap::seen::Edit;
+use super::tap::own::{IDENTITY, Own};
 use super::usage::Reported;
 use crate::wire::json::{Raw, eq_unescaped};
 
 pub(super) const OPENING: [Option<Name>; 2] = [Some(Name::System), Some(Name::Messages)];
 pub(super) const LIST: (&str, K) = ("content", K::Content);
 pub(super) const ENDING: (&str, K) = ("stop_reason", K::StopReason);
-pub(super) const REPLACED: &[(K, Edit)] = &[];
-pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Model];
+pub(super) const REPLACED: &[(K, Own)] = &[];
+pub(super) const ADDED: &[Own] = IDENTITY;
 pub(super) const STREAM: StreamFormat = StreamFormat::Messages;
 pub(super) const HEARTBEAT: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 /// Prefixes of the types of tools that the client runs, or that cost only their tokens.

@@ -349,7 +349,7 @@ fn data_that_is_not_json_of_its_format_is_malformed() {
         assert_eq!(chat(text).result, Err(StreamFault::Malformed), "{text}");
         assert_eq!(messages(text).result, Err(StreamFault::Malformed), "{text}");
     }
-    let greedy = format!("data: {{{}\"id\":1}}\n\n", "\"id\":1,".repeat(9));
+    let greedy = format!("data: {{{}\"id\":1}}\n\n", "\"id\":1,".repeat(16));
     assert_eq!(chat(&greedy).result, Err(StreamFault::Malformed));
 }
 

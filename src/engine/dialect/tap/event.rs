@@ -17,12 +17,13 @@ use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, beh
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::cost::remove_cost;
+use super::own::{IDENTITY, Own, OwnValues};
 use super::said::{count_others, is_said};
 use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::dialect::neutral::naming::TranslationState;
 use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::{ModelEndpoint, Span};
-use seen::{EventScan, NAMES, Own, SPLICES_MAX};
+use seen::EventScan;
 
 /// Relays each event of a stream within one format.
 #[derive(Debug)]
@@ -305,11 +306,8 @@ impl Tap {
             // Some servers write milliseconds.
             self.created = own.filter(|created| *created > 0).unwrap_or(me.created as u32);
         }
-        let object = self.format.object();
-        if self.usage_due.is_none() && seen.usage.or(seen.choice_usage).is_some() {
-            seen.hide_usage();
-        }
-        seen.correct(reported.and_then(|reported| reported.output), object, self.created, data);
+        let output = reported.and_then(|reported| reported.output);
+        seen.correct(self.usage_due.is_none(), output, self.created, data);
         if seen.finishes > 0 || self.has_several(seen.value(seen.number, data)) {
             self.ends(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         }
@@ -324,12 +322,14 @@ impl Tap {
         }
         let (begin, from) = (out.len(), out.len() + b"data: ".len());
         out.extend_from_slice(b"data: ");
-        let members = [Own::Id, Own::Object(object), Own::Created(self.created), Own::Model, Own::Choices];
-        seen.write(data, &members, me, out);
+        let members = [Own::Id, Own::Object, Own::Created, Own::Model, Own::Choices];
+        let (object, counts) = (self.format.object(), [0, output.unwrap_or(0), 0]);
+        let values = OwnValues { object, created: self.created.into(), counts, ..OwnValues::of(me) };
+        let text_at = seen.write(data, &members, values, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         if name.is_empty() && seen.is_text_alone() {
-            self.template.get_or_insert_default().learn(data, seen.text, &out[begin..], seen.text_at - begin);
+            self.template.get_or_insert_default().learn(data, seen.text, &out[begin..], text_at - begin);
         }
         remove_cost(seen.own_cost, begin, out);
         Ok(true)
@@ -396,7 +396,7 @@ impl Tap {
             out.extend_from_slice(frame.raw);
             return Ok(true);
         }
-        let mut seen = self.look(data, messages_value)?;
+        let seen = self.look(data, messages_value)?;
         self.fail_on_error(&seen, data, name)?;
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let starts = kind.is("message_start");
@@ -417,7 +417,7 @@ impl Tap {
             self.begun = true;
             out.extend_from_slice(b"event: message_start\ndata: ");
             let from = out.len();
-            seen.write(data, NAMES, me, out);
+            seen.write(data, IDENTITY, OwnValues::of(me), out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
             remove_cost(seen.own_cost, begin, out);
@@ -465,7 +465,7 @@ impl Tap {
             }
         });
         let scanned = Scanner::new().finish(data, &mut walk);
-        if scanned.is_err() || seen.count > SPLICES_MAX || !data.trim_ascii_start().starts_with(b"{") {
+        if scanned.is_err() || seen.places.is_too_many() || !data.trim_ascii_start().starts_with(b"{") {
             // The event may be read again with whole characters.
             self.relayed = before;
             return Err(StreamFault::of_other(data));
@@ -518,8 +518,8 @@ fn join_lines(json: &mut [u8]) {
 fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [] => seen.object = whole,
-        [K::Id] => seen.splice(whole, Own::Id),
-        [K::Model] => seen.splice(whole, Own::Model),
+        [K::Id] => seen.places.add(whole, Own::Id),
+        [K::Model] => seen.places.add(whole, Own::Model),
         [K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
         [K::Usage, K::CompletionTokens] => seen.completion = Some(whole),
         [K::Choices, K::Item, K::Usage] if token == Token::ObjectClose => seen.choice_usage = Some(whole),
@@ -558,8 +558,8 @@ fn completion_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan)
 fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
     match path {
         [K::Message] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
-        [K::Message, K::Id] => seen.splice(whole, Own::Id),
-        [K::Message, K::Model] => seen.splice(whole, Own::Model),
+        [K::Message, K::Id] => seen.places.add(whole, Own::Id),
+        [K::Message, K::Model] => seen.places.add(whole, Own::Model),
         [K::Usage] | [K::Message, K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
         [K::Error] => seen.error = Some(whole),
         [K::Type] => seen.kind = Some(whole),

@@ -6,9 +6,9 @@
 pub(crate) mod cost;
 mod event;
 mod media;
+pub(super) mod own;
 mod reply;
 mod said;
-pub(super) mod seen;
 
 pub(super) use event::{StreamFormat, Tap};
 pub use reply::{rejected, whole};

@@ -1,7 +1,6 @@
 //! Reads a complete answer within one format.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
-use super::super::chat::stream_writer::write_usage as write_chat_usage;
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::format::with_format;
 use super::super::keys::{K, each_value};
@@ -11,15 +10,29 @@ use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::cost::without_cost;
 use super::media::observed_media;
+use super::own::{Own, OwnValues, OwnWriter, Places, is_word};
 use super::said::count_others;
-use super::seen::{EDITS_MAX, Edit, Seen, is_word};
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::responses::hidden::hide;
-use crate::wire::json::{
-    self, Raw, Scanner, Stop, Token, Visitor, linear, put, write_count, write_escaped, write_inside,
-};
+use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_escaped};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
+
+/// Results of one scan of an answer.
+#[derive(Default)]
+struct Seen {
+    places: Places,
+    body: Span,
+    usage: Option<Span>,
+    /// `meta` of a pass-through answer, which may report usage.
+    meta: Option<Span>,
+    error: Option<Span>,
+    object_is_error: bool,
+    /// Choices, content or output of the answer, or the list of a pass-through one.
+    list: Option<Span>,
+    /// Reason for the end of an answer without choices: its `stop_reason` or its `status`.
+    ending: Option<Span>,
+}
 
 /// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
 /// only checked for validity.
@@ -31,54 +44,49 @@ struct Notes {
     inner: K,
     /// Beginnings of the containers of the first three levels.
     starts: [u32; 3],
-    /// The position of the current `usage` object.
-    open: Option<usize>,
+    /// The scan is inside a `usage` that has a chat completion's members.
+    in_usage: bool,
     /// A member has the name of a provider's cost.
     own_cost: bool,
 }
 
 impl Notes {
     fn new(endpoint: ModelEndpoint) -> Notes {
-        let (seen, usage) = (Seen::new(), ChatUsage::default());
-        Notes { endpoint, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None, own_cost: false }
-    }
-
-    /// Begins a `usage` with the members of a chat completion's. Its own position precedes those of its members; a
-    /// pass-through answer is not rewritten, so it notes none.
-    fn open_usage(&mut self, span: Span) {
-        (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
-        if self.endpoint == ModelEndpoint::CHAT {
-            self.seen.place(span, Edit::Usage);
+        let (seen, usage) = (Seen::default(), ChatUsage::default());
+        Notes {
+            endpoint,
+            seen,
+            usage,
+            key: K::Other,
+            inner: K::Other,
+            starts: [0; 3],
+            in_usage: false,
+            own_cost: false,
         }
     }
 
+    /// Ends a `usage`. A pass-through answer is not rewritten, so it notes no place.
     fn close_usage(&mut self, token: Token, whole: Span) {
         self.seen.usage = (token == Token::ObjectClose).then_some(whole);
-        if self.endpoint.shape != Shape::Chat {
-            return;
-        }
-        let (place, rewritten) = (self.open.take(), self.endpoint == ModelEndpoint::CHAT);
-        if place.is_none() {
+        if !std::mem::take(&mut self.in_usage) {
             self.usage = ChatUsage::default();
         }
-        match place {
-            _ if !rewritten => {}
-            None => self.seen.place(whole, Edit::Usage),
-            Some(place) => self.seen.set(place, whole, Edit::Usage),
+        if self.endpoint == ModelEndpoint::CHAT {
+            self.seen.places.add(whole, Own::Usage);
         }
     }
 
     fn member(&mut self, buf: &[u8], token: Token, whole: Span) {
         let seen = &mut self.seen;
         match (self.endpoint.shape, self.key) {
-            (_, K::Id) => seen.place(whole, Edit::Id),
-            (_, K::Model) => seen.place(whole, Edit::Model),
+            (_, K::Id) => seen.places.add(whole, Own::Id),
+            (_, K::Model) => seen.places.add(whole, Own::Model),
             (_, K::Usage) => self.close_usage(token, whole),
             (_, K::Error) => seen.error = Some(whole),
             _ if self.endpoint.is_passthrough() => self.passthrough_member(buf, token, whole),
             (Shape::Chat, K::Object) => {
                 seen.object_is_error = whole.of(buf) == b"\"error\"";
-                seen.place(whole, Edit::Object);
+                seen.places.add(whole, Own::Object);
             }
             (shape, key) => {
                 let (list, ending, replaced) =
@@ -88,7 +96,7 @@ impl Notes {
                 } else if key == ending {
                     seen.ending = Some(whole);
                 } else if let Some((_, edit)) = replaced.iter().find(|(name, _)| *name == key) {
-                    seen.place(whole, *edit);
+                    seen.places.add(whole, *edit);
                 }
             }
         }
@@ -119,9 +127,9 @@ impl Notes {
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
             _ if self.endpoint != ModelEndpoint::CHAT => {}
-            K::PromptTokens => self.seen.place(whole, Edit::Prompt),
-            K::CompletionTokens => self.seen.place(whole, Edit::Completion),
-            K::TotalTokens => self.seen.place(whole, Edit::Total),
+            K::PromptTokens => self.seen.places.add(whole, Own::Prompt),
+            K::CompletionTokens => self.seen.places.add(whole, Own::Completion),
+            K::TotalTokens => self.seen.places.add(whole, Own::Total),
             _ => {}
         }
     }
@@ -130,7 +138,7 @@ impl Notes {
 impl Visitor for Notes {
     #[inline(always)]
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        if depth > 2 || (depth == 2 && self.open.is_none()) {
+        if depth > 2 || (depth == 2 && !self.in_usage) {
             self.own_cost |= token == Token::Key && is_cost(span.of(buf));
             return Ok(());
         }
@@ -143,7 +151,7 @@ impl Visitor for Notes {
                 self.starts[depth] = span.start;
                 let is_usage = depth == 1 && self.key == K::Usage && token == Token::ObjectOpen;
                 if is_usage && self.endpoint.shape == Shape::Chat {
-                    self.open_usage(span);
+                    (self.in_usage, self.usage) = (true, ChatUsage::default());
                 }
                 return Ok(());
             }
@@ -225,14 +233,13 @@ fn read(
     if scanned.is_err() && !endpoint.is_passthrough() {
         return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), me, out);
     }
-    if scanned.is_err() || seen.count > EDITS_MAX {
+    if scanned.is_err() || seen.places.is_too_many() {
         return Err(Broken::NotJson);
     }
     if seen.body.is_empty() {
         // Google wraps its errors in an array.
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
-    debug_assert!(seen.places().is_sorted_by_key(|(span, _)| span.start));
     let error = seen.error.map(|span| Raw::new(span.of(body))).filter(|error| is_error(*error));
     if let Some(error) = error {
         return Err(Broken::Error(ErrorText::from_value(error)));
@@ -265,7 +272,7 @@ fn read(
     let chat = endpoint == ModelEndpoint::CHAT;
     let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
     let from = out.len();
-    ReplyWriter { body, me, seen, counts, observed: &observed, out }.write(endpoint);
+    write(endpoint, seen, &counts, OwnWriter::new(body, usize::MAX, counts.values(me, &observed), out));
     if endpoint.shape == Shape::Responses {
         hide(me.hides, false, from, out);
     }
@@ -375,11 +382,11 @@ impl ChatCounts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
-        for (span, edit) in seen.places().filter(|(span, _)| usage.start <= span.start) {
+        for (span, edit) in seen.places.iter().filter(|(span, _)| usage.start <= span.start) {
             let value = match edit {
-                Edit::Prompt => &mut prompt,
-                Edit::Completion => &mut completion,
-                Edit::Total => &mut total,
+                Own::Prompt => &mut prompt,
+                Own::Completion => &mut completion,
+                Own::Total => &mut total,
                 _ => continue,
             };
             *value = tokens(Raw::new(span.of(body)));
@@ -395,97 +402,39 @@ impl ChatCounts {
         let total = total.filter(|total| *total >= sum);
         ChatCounts { prompt, completion, total: (total.unwrap_or(sum), total.is_some()) }
     }
+
+    fn values<'a>(&self, me: &'a ResponseIdentity<'a>, observed: &'a ObservedUsage) -> OwnValues<'a> {
+        let counts = [self.prompt.0, self.completion.0, self.total.0];
+        OwnValues { me, object: "chat.completion", created: me.created, counts, usage: Some(observed) }
+    }
 }
 
-struct ReplyWriter<'a> {
-    body: &'a [u8],
-    me: &'a ResponseIdentity<'a>,
-    seen: &'a Seen,
-    counts: ChatCounts,
-    observed: &'a ObservedUsage,
-    out: &'a mut Vec<u8>,
-}
-
-impl ReplyWriter<'_> {
-    fn write(&mut self, endpoint: ModelEndpoint) {
-        let top = match endpoint.is_passthrough() {
-            true => &[],
-            false => with_format!(endpoint.shape, format => format::ADDED),
+/// Appends an answer with its values replaced, and with the members that it lacks.
+fn write(endpoint: ModelEndpoint, seen: &Seen, counts: &ChatCounts, mut writer: OwnWriter<'_>) {
+    let (is_new, body) = (|own: &Own| !seen.places.has(*own), writer.document);
+    if !endpoint.is_passthrough() {
+        let members = with_format!(endpoint.shape, format => format::ADDED);
+        writer.add(seen.body, members.iter().copied().filter(is_new));
+    }
+    for (span, own) in seen.places.iter() {
+        let stays = match own {
+            Own::Usage if seen.usage == Some(span) => {
+                let members = [Own::Prompt, Own::Completion, Own::Total].into_iter();
+                writer.add(span, members.filter(is_new));
+                true
+            }
+            Own::Object => is_word(Raw::new(span.of(body))),
+            Own::Created => Raw::new(span.of(body)).count().is_some(),
+            Own::Prompt => counts.prompt.1,
+            Own::Completion => counts.completion.1,
+            Own::Total => counts.total.1,
+            _ => false,
         };
-        let mut from = if top.is_empty() { 0 } else { self.open(0, self.seen.body, top) };
-        let seen = self.seen;
-        for (span, edit) in seen.places() {
-            let replace = match edit {
-                Edit::Id | Edit::Model | Edit::Store | Edit::Previous => true,
-                Edit::Object => !is_word(Raw::new(span.of(self.body))),
-                Edit::Created => Raw::new(span.of(self.body)).count().is_none(),
-                Edit::Prompt => !self.counts.prompt.1,
-                Edit::Completion => !self.counts.completion.1,
-                Edit::Total => !self.counts.total.1,
-                Edit::Usage if self.seen.usage == Some(span) => {
-                    from = self.open(from, span, &[Edit::Prompt, Edit::Completion, Edit::Total]);
-                    false
-                }
-                Edit::Usage => true,
-            };
-            if replace && span.start as usize >= from {
-                self.out.extend_from_slice(&self.body[from..span.start as usize]);
-                self.value(edit);
-                from = span.end as usize;
-            }
-        }
-        self.out.extend_from_slice(&self.body[from..]);
-    }
-
-    /// Copies up to the first byte inside the object at `span` and adds those of `members` that it lacks.
-    fn open(&mut self, from: usize, span: Span, members: &[Edit]) -> usize {
-        let inside = span.start as usize + 1;
-        self.out.extend_from_slice(&self.body[from..inside]);
-        let mut first = true;
-        for &edit in members.iter().filter(|edit| !self.seen.has(**edit)) {
-            self.out.extend_from_slice(if first { b"\"" } else { b",\"" });
-            self.out.extend_from_slice(edit.as_str().as_bytes());
-            self.out.extend_from_slice(b"\":");
-            self.value(edit);
-            first = false;
-        }
-        if !first && Raw::new(span.of(self.body)).members().next().is_some() {
-            self.out.push(b',');
-        }
-        inside
-    }
-
-    fn number(&mut self, value: u64) {
-        write_count(self.out, value);
-    }
-
-    fn value(&mut self, edit: Edit) {
-        match edit {
-            Edit::Id => write_inside(self.out, self.me.id),
-            Edit::Model => put!(self.out, self.me.model()),
-            Edit::Store => self.out.extend_from_slice(b"false"),
-            Edit::Previous => self.out.extend_from_slice(b"null"),
-            Edit::Object => self.out.extend_from_slice(b"\"chat.completion\""),
-            Edit::Created => self.number(self.me.created),
-            Edit::Prompt => self.number(self.counts.prompt.0),
-            Edit::Completion => self.number(self.counts.completion.0),
-            Edit::Total => self.number(self.counts.total.0),
-            // The usage is inside a choice.
-            Edit::Usage if self.observed.reported.output.is_some() => {
-                write_chat_usage(self.observed, self.me, self.out);
-            }
-            Edit::Usage => {
-                self.out.push(b'{');
-                for (at, edit) in [Edit::Prompt, Edit::Completion, Edit::Total].into_iter().enumerate() {
-                    self.out.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
-                    self.out.extend_from_slice(edit.as_str().as_bytes());
-                    self.out.extend_from_slice(b"\":");
-                    self.value(edit);
-                }
-                self.out.push(b'}');
-            }
+        if !stays {
+            writer.replace(span, own);
         }
     }
+    writer.end();
 }
 
 /// True if the value at `path` is text that a completion relays.

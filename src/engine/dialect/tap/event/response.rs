@@ -9,8 +9,9 @@ use super::super::super::keys::K;
 use super::super::super::responses::stream_reader::{failed, is_of_item, is_unanswered, kind_of};
 use super::super::super::template::Hole;
 use super::super::super::usage::{ObservedUsage, Reported};
+use super::super::own::{IDENTITY, Own, OwnValues};
 use super::super::reply::estimated;
-use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
+use super::{EventScan, StreamFormat, Tap, join_lines};
 use crate::dialect::responses::hidden::hide;
 use crate::dialect::responses::response::write_usage;
 use crate::dialect::tap::cost::remove_cost;
@@ -67,7 +68,7 @@ impl Tap {
         if data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
-        let mut seen = self.look(data, responses_value)?;
+        let seen = self.look(data, responses_value)?;
         let kind = kind_of(seen.value(seen.kind, data), frame.name);
         let kind = &*kind;
         let number = seen.value(seen.number, data).and_then(Raw::count);
@@ -117,7 +118,7 @@ impl Tap {
             return Ok(true);
         }
         let from = begin_event(kind, out);
-        seen.write(data, NAMES, me, out);
+        seen.write(data, IDENTITY, OwnValues::of(me), out);
         hide(me.hides, true, from, out);
         if ends && seen.usage.is_none() && self.usage_due.is_some() {
             add_usage(&self.observed(), me, from, out);
@@ -224,10 +225,10 @@ fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) 
         [K::Type] => seen.kind = Some(whole),
         [K::SequenceNumber] => seen.number = Some(whole),
         [K::Response] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
-        [K::Response, K::Id] => seen.splice(whole, Own::Id),
-        [K::Response, K::Model] => seen.splice(whole, Own::Model),
-        [K::Response, K::Store] => seen.splice(whole, Own::Store),
-        [K::Response, K::PreviousResponseId] => seen.splice(whole, Own::Previous),
+        [K::Response, K::Id] => seen.places.add(whole, Own::Id),
+        [K::Response, K::Model] => seen.places.add(whole, Own::Model),
+        [K::Response, K::Store] => seen.places.add(whole, Own::Store),
+        [K::Response, K::PreviousResponseId] => seen.places.add(whole, Own::Previous),
         [K::Response, K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
         [K::Response, K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks] => seen.own_cost = true,
         [K::Response, K::Error] => seen.error = Some(whole),
