@@ -15,8 +15,8 @@ pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
 pub use view::{Items, Members, Raw, ValueKind, Word};
 pub use write::put;
 pub use write::{
-    Inside, Number, OrElse, Put, Quoted, compact, item, key, member_count, member_inside, member_string, write_count,
-    write_escaped, write_inside, write_string,
+    Inside, Number, OrElse, Put, Quoted, compact, item, key, key_inside, member_count, member_inside, member_string,
+    members, write_count, write_escaped, write_inside, write_string,
 };
 
 use super::Span;

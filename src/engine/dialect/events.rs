@@ -7,7 +7,7 @@ use super::format::with_format;
 use super::responses::stream_reader::is_answer;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::wire::ModelEndpoint;
-use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, member_count, member_inside, write_inside};
+use crate::wire::json::{Raw, ValueKind, item, key, member_count, member_inside, members, write_inside};
 
 /// Appends the events of `body`, a complete response of `endpoint` that has been checked.
 pub(super) fn write(endpoint: ModelEndpoint, body: &[u8], out: &mut Vec<u8>) {
@@ -17,17 +17,6 @@ pub(super) fn write(endpoint: ModelEndpoint, body: &[u8], out: &mut Vec<u8>) {
     match endpoint.is_passthrough() {
         true => chunks(true, body, out),
         false => with_format!(endpoint.shape, format => format::write_events(body, out)),
-    }
-}
-
-/// Appends the members of `object`, each unchanged, except those named.
-pub(super) fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
-    let is_kept = |name: &[u8]| !but.iter().any(|left_out| eq_unescaped(name, left_out));
-    for (name, value) in object.members().filter(|(name, _)| is_kept(name)) {
-        item(out);
-        write_inside(out, name);
-        out.push(b':');
-        out.extend_from_slice(value.bytes());
     }
 }
 

@@ -4,6 +4,7 @@
 //! Called by `dialect`.
 
 use super::scanned::scanned;
+use super::unescape::eq_unescaped;
 use super::view::Raw;
 use crate::base::text::push_number;
 use lanes::skip::{are_plain, to_either, to_escaped};
@@ -99,10 +100,23 @@ fn comma(out: &mut Vec<u8>) {
 
 /// Begins a member of the current object. Its value must be appended next. `name` must need no escapes.
 pub fn key(out: &mut Vec<u8>, name: &str) {
+    key_inside(out, name.as_bytes());
+}
+
+/// Like [`key`], of a name that is already escaped.
+pub fn key_inside(out: &mut Vec<u8>, name: &[u8]) {
     comma(out);
     out.push(b'"');
-    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(name);
     out.extend_from_slice(b"\":");
+}
+
+/// Appends the members of `object` to the current object, each unchanged, except those named.
+pub fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
+    for (name, value) in object.members().filter(|(name, _)| !but.iter().any(|other| eq_unescaped(name, other))) {
+        key_inside(out, name);
+        out.extend_from_slice(value.bytes());
+    }
 }
 
 /// Begins an item of the current array. Its value must be appended next.

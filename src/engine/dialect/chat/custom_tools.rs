@@ -5,7 +5,7 @@
 //! the responses format.
 
 use crate::dialect::neutral::JsonText;
-use crate::wire::json::{Raw, eq_unescaped, item, write_escaped};
+use crate::wire::json::{Raw, eq_unescaped, item, key, key_inside, members, write_escaped};
 use std::borrow::Cow;
 
 /// The members of a custom tool, or of a call of one.
@@ -70,14 +70,14 @@ fn write_nested(object: Raw<'_>, under: &str, write: impl Fn(Raw<'_>, &mut Vec<u
     let outer = |name: &[u8]| nested.is_some() || eq_unescaped(name, "type");
     out.push(b'{');
     for (name, value) in object.members().filter(|(name, _)| outer(name)) {
-        write_name(name, out);
+        key_inside(out, name);
         match eq_unescaped(name, under) {
             true => write(value, out),
             false => out.extend_from_slice(value.bytes()),
         }
     }
     if nested.is_none() {
-        write_name(under.as_bytes(), out);
+        key(out, under);
         write(object, out);
     }
     out.push(b'}');
@@ -87,7 +87,7 @@ fn write_nested(object: Raw<'_>, under: &str, write: impl Fn(Raw<'_>, &mut Vec<u
 fn write_custom(tool: Raw<'_>, out: &mut Vec<u8>) {
     out.push(b'{');
     for (name, value) in tool.members().filter(|(name, _)| !eq_unescaped(name, "type")) {
-        write_name(name, out);
+        key_inside(out, name);
         let is_grammar = eq_unescaped(name, "format") && value.get("type").is_some_and(|kind| kind.is("grammar"));
         match is_grammar {
             true => write_nested(value, "grammar", write_grammar, out),
@@ -99,17 +99,6 @@ fn write_custom(tool: Raw<'_>, out: &mut Vec<u8>) {
 
 fn write_grammar(grammar: Raw<'_>, out: &mut Vec<u8>) {
     out.push(b'{');
-    for (name, value) in grammar.members().filter(|(name, _)| !eq_unescaped(name, "type")) {
-        write_name(name, out);
-        out.extend_from_slice(value.bytes());
-    }
+    members(grammar, &["type"], out);
     out.push(b'}');
-}
-
-/// Appends the inside of a name, and its colon.
-fn write_name(name: &[u8], out: &mut Vec<u8>) {
-    item(out);
-    out.push(b'"');
-    out.extend_from_slice(name);
-    out.extend_from_slice(b"\":");
 }

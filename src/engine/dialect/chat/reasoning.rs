@@ -2,7 +2,7 @@
 //!
 //! Owns the joining of pieces. Must never change the members of a piece that is alone.
 
-use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_inside};
+use crate::wire::json::{Raw, ValueKind, key, members, write_inside};
 
 /// The members of a message's `reasoning_details`, each with its text if it has one.
 pub(super) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item = (Raw<'a>, Option<&'a [u8]>)> {
@@ -42,13 +42,7 @@ pub(super) fn joined(details: &[u8]) -> Vec<u8> {
 fn write_joined_text(pieces: &[Raw<'_>], out: &mut Vec<u8>) {
     const JOINED: [&str; 3] = ["text", "signature", "format"];
     out.push(b'{');
-    let others = pieces.iter().take(1).flat_map(|first| first.members());
-    for (name, value) in others.filter(|(name, _)| !JOINED.iter().any(|joined| eq_unescaped(name, joined))) {
-        item(out);
-        write_inside(out, name);
-        out.push(b':');
-        out.extend_from_slice(value.bytes());
-    }
+    pieces.iter().take(1).for_each(|first| members(*first, &JOINED, out));
     key(out, JOINED[0]);
     out.push(b'"');
     for piece in pieces {

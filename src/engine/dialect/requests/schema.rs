@@ -5,7 +5,7 @@
 //! which walks each value once, however deep it is.
 
 use super::params::cut;
-use crate::wire::json::{Raw, ValueKind, compact, item, key, member_inside, write_escaped};
+use crate::wire::json::{Raw, ValueKind, compact, item, key, key_inside, member_inside, write_escaped};
 use std::collections::BTreeMap;
 
 /// Maximum bytes of a schema whose inner schemas are read: the names in it are collected.
@@ -128,7 +128,7 @@ fn write_with(
         if refused(name, value) || (words.is_some() && name == b"description") {
             continue;
         }
-        write_key(name, out);
+        key_inside(out, name);
         compact(value.bytes(), out);
     }
     write_described(words, out);
@@ -136,13 +136,6 @@ fn write_with(
         out.extend_from_slice(b",\"properties\":{}");
     }
     out.push(b'}');
-}
-
-fn write_key(raw: &[u8], out: &mut Vec<u8>) {
-    item(out);
-    out.push(b'"');
-    out.extend_from_slice(raw);
-    out.extend_from_slice(b"\":");
 }
 
 /// Position in a schema, by the kind of schemas that it contains.
@@ -191,7 +184,7 @@ fn write_place(text: &[u8], place: SchemaPosition, out: &mut Vec<u8>) -> Option<
         (SchemaPosition::MapOfSchemas, ValueKind::Object) => {
             out.push(b'{');
             let length = Raw::walk(text, &mut |name, inner| {
-                write_key(name, out);
+                key_inside(out, name);
                 write_place(inner, SchemaPosition::Schema, out)
             });
             out.push(b'}');
@@ -234,7 +227,7 @@ fn write_schema(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         is_object |= name == b"properties" && !value.is_null();
         is_object |= name == b"type" && names_object(Raw::first(inner));
         let before = out.len();
-        write_key(if chooses { b"anyOf" } else { name }, out);
+        key_inside(out, if chooses { b"anyOf" } else { name });
         let length = write_place(inner, position_of(name, value), out);
         if name == b"description" {
             own = value.string().unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::dialect::neutral::delta::StopReason;
 use crate::dialect::neutral::naming::{Echo, TranslationState};
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{
-    self, Inside, Number, OrElse, Quoted, Raw, ValueKind, eq_unescaped, item, key, put, write_escaped, write_inside,
+    self, Inside, Number, OrElse, Quoted, Raw, ValueKind, eq_unescaped, key, key_inside, put, write_escaped,
 };
 
 /// State of an answer.
@@ -99,9 +99,7 @@ pub(in crate::dialect) fn write_failed(
         if me.hides.iter().any(|param| eq_unescaped(name, &param.name)) {
             continue;
         }
-        item(&mut written);
-        write_inside(&mut written, name);
-        written.push(b':');
+        key_inside(&mut written, name);
         if !ours(K::of(name), &mut written) {
             written.extend_from_slice(value.bytes());
         }

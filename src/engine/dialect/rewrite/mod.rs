@@ -14,7 +14,7 @@ use super::requests::RequestTarget;
 use super::responses::hosted_tools;
 use crate::base::text::push_number;
 use crate::dialect::chat::{custom_tools, signature};
-use crate::wire::json::{Raw, eq_unescaped, item, linear, write_string};
+use crate::wire::json::{Raw, eq_unescaped, item, linear, members, write_string};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 use std::borrow::Cow;
 
@@ -487,12 +487,7 @@ impl Writer<'_> {
             }
             Fate::AskUsage => {
                 text.extend_from_slice(b"{\"include_usage\":true");
-                for (key, value) in value.members().filter(|(key, _)| !eq_unescaped(key, "include_usage")) {
-                    text.extend_from_slice(b",\"");
-                    text.extend_from_slice(key);
-                    text.extend_from_slice(b"\":");
-                    text.extend_from_slice(value.bytes());
-                }
+                members(value, &["include_usage"], text);
                 text.push(b'}');
             }
             _ => text.push(b'1'),

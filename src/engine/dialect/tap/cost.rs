@@ -4,10 +4,9 @@
 //! Owns the place of `cost` in the three API formats. Must never compute a cost: the gateway does. Called only for the
 //! events that end a stream, and for usages with a `cost` of the provider.
 
-use crate::dialect::events::members;
 use crate::dialect::format::with_format;
 use crate::dialect::keys::{K, each_value};
-use crate::wire::json::{Raw, Token, key};
+use crate::wire::json::{Raw, Token, key, members};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 

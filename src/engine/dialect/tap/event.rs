@@ -9,7 +9,6 @@ use super::super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::super::chat::stream_writer::{CHUNK, write_usage_chunk};
 use super::super::convert::{write_failed, write_failure};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
-use super::super::events::members;
 use super::super::format::with_format;
 use super::super::keys::{K, Walk};
 use super::super::messages::stream_writer::write_usage as write_messages_usage;
@@ -21,7 +20,7 @@ use super::own::{IDENTITY, Own, OwnValues};
 use super::said::{count_others, is_said};
 use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::dialect::neutral::naming::TranslationState;
-use crate::wire::json::{Raw, Scanner, Token, key};
+use crate::wire::json::{Raw, Scanner, Token, key, members};
 use crate::wire::{ModelEndpoint, Span};
 use seen::EventScan;
 

@@ -4,7 +4,6 @@
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::errors::{ErrorText, is_error};
-use super::super::super::events::members;
 use super::super::super::keys::K;
 use super::super::super::responses::stream_reader::{failed, is_of_item, is_unanswered, kind_of};
 use super::super::super::template::Hole;
@@ -15,7 +14,7 @@ use super::{EventScan, StreamFormat, Tap, join_lines};
 use crate::dialect::responses::hidden::hide;
 use crate::dialect::responses::response::write_usage;
 use crate::dialect::tap::cost::remove_cost;
-use crate::wire::json::{Raw, Token, key, write_count};
+use crate::wire::json::{Raw, Token, key, members, write_count};
 use crate::wire::{ModelEndpoint, Span};
 
 impl Tap {
