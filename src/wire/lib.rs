@@ -32,6 +32,15 @@ impl Span {
         Span { start: start as u32, end: end as u32 }
     }
 
+    /// Returns the span of `part`, a slice of `whole`; the empty span if it is not a slice of it.
+    pub fn of_part(whole: &[u8], part: &[u8]) -> Span {
+        let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+        if start > whole.len() || part.len() > whole.len() - start {
+            return Span::default();
+        }
+        Span::new(start, start + part.len())
+    }
+
     /// Returns the bytes of the span; none if it is outside `buffer`.
     pub fn of(self, buffer: &[u8]) -> &[u8] {
         buffer.get(self.start as usize..self.end as usize).unwrap_or_default()

@@ -212,9 +212,8 @@ impl Multipart {
             return Err(LONG_HEAD);
         }
         let (name, is_file) = part_head(&input[head..head + length])?;
-        let offset = name.as_ptr() as usize - input.as_ptr() as usize;
         (self.phase, self.begins) = (FormPhase::Content, true);
-        let name = Span::new(offset, offset + name.len());
+        let name = Span::of_part(input, name);
         Ok(Some((FormPiece::Part { name, is_file }, head + length + 4)))
     }
 }

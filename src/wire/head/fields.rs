@@ -2,7 +2,6 @@
 //! do.
 
 use super::parts::Framing;
-use crate::wire::Span;
 
 /// Framing fields of one head, collected line by line.
 #[derive(Default)]
@@ -106,13 +105,4 @@ fn decimal(value: &[u8]) -> Result<u64, FramingError> {
     }
     let number = value.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
     Ok(number.unwrap_or(UNCOUNTABLE))
-}
-
-/// Returns the span of `part`, a slice of `whole`; the empty span if it is not a slice of it.
-pub(super) fn span_of(whole: &[u8], part: &[u8]) -> Span {
-    let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
-    if start > whole.len() || part.len() > whole.len() - start {
-        return Span::default();
-    }
-    Span::new(start, start + part.len())
 }

@@ -1,7 +1,7 @@
 //! Parser of request heads. Refuses heads that RFC 9112 calls malformed or that could smuggle a second request. Decides
 //! nothing about paths, keys or body sizes.
 
-use super::fields::{FramingError, FramingFields, span_of};
+use super::fields::{FramingError, FramingFields};
 use super::parts::{
     BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_agent, is_anthropic, is_true,
     session_rank,
@@ -96,12 +96,12 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             }
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
-                (session, fields[HeaderField::Session as usize]) = (rank, span_of(head, header.value));
+                (session, fields[HeaderField::Session as usize]) = (rank, Span::of_part(head, header.value));
             }
             continue;
         };
         if !std::mem::replace(&mut seen[*field as usize], true) {
-            fields[*field as usize] = span_of(head, header.value);
+            fields[*field as usize] = Span::of_part(head, header.value);
         } else if let Some(reason) = refuse_repeated(*field) {
             return Err(bad(reason));
         }
@@ -113,7 +113,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let known = known_method(method);
     Ok(RequestHead {
         method: known,
-        target: span_of(head, target.as_bytes()),
+        target: Span::of_part(head, target.as_bytes()),
         path: path_of(head, method, target)?,
         http11,
         len: head.len() as u32,
@@ -221,13 +221,13 @@ fn path_of(head: &[u8], method: &str, target: &str) -> Result<Span, HeadError> {
     if !target.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#') {
         return Err(malformed());
     }
-    let whole = span_of(head, target.as_bytes());
+    let whole = Span::of_part(head, target.as_bytes());
     if method == "CONNECT" || (target == "*" && method == "OPTIONS") {
         return Ok(whole);
     }
     let without_query = target.split('?').next().unwrap_or_default();
     if without_query.starts_with('/') {
-        return Ok(span_of(head, without_query.as_bytes()));
+        return Ok(Span::of_part(head, without_query.as_bytes()));
     }
     let scheme = ["http://", "https://"]
         .iter()
@@ -236,9 +236,9 @@ fn path_of(head: &[u8], method: &str, target: &str) -> Result<Span, HeadError> {
     let rest = without_query.get(scheme.len()..).ok_or_else(malformed)?;
     match rest.find('/') {
         Some(0) => Err(malformed()),
-        Some(at) => Ok(span_of(head, &rest.as_bytes()[at..])),
+        Some(at) => Ok(Span::of_part(head, &rest.as_bytes()[at..])),
         None if rest.is_empty() => Err(malformed()),
         // An absolute target without a path means the root: a slash of the scheme serves as its path.
-        None => Ok(span_of(head, &target.as_bytes()[scheme.len() - 1..scheme.len()])),
+        None => Ok(Span::of_part(head, &target.as_bytes()[scheme.len() - 1..scheme.len()])),
     }
 }

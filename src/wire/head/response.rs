@@ -1,7 +1,7 @@
 //! Parser of response heads from upstreams. Framing is as strict as for requests: an upstream's connection is reused,
 //! and a wrong end of one answer would become the start of another client's answer.
 
-use super::fields::{FramingError, FramingFields, span_of};
+use super::fields::{FramingError, FramingFields};
 use super::parts::{BlankLine, Framing, HeadError, ResponseHead, find_end, is_allowance};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
@@ -76,7 +76,7 @@ pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<Response
             }
         };
         if slot.is_empty() {
-            *slot = span_of(head, header.value);
+            *slot = Span::of_part(head, header.value);
         }
     }
     let bodiless = to_head_request || status < 200 || status == 204 || status == 304;

@@ -133,17 +133,13 @@ pub(in crate::dialect) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
         if call.get("function").is_none() {
             continue;
         }
-        let at = |pointer: *const u8| pointer as usize - body.as_ptr() as usize;
         let mut extras = call.members().filter(|(key, _)| eq_unescaped(key, "extra_content"));
         match (extras.next(), extras.next()) {
             (None, _) => {
-                let end = at(call.bytes().as_ptr_range().end) - 1;
-                found.push(Span::new(end, end));
+                let end = Span::of_part(body, call.bytes()).end - 1;
+                found.push(Span { start: end, end });
             }
-            (Some((_, value)), None) if says_nothing(value) => {
-                let range = value.bytes().as_ptr_range();
-                found.push(Span::new(at(range.start), at(range.end)));
-            }
+            (Some((_, value)), None) if says_nothing(value) => found.push(Span::of_part(body, value.bytes())),
             _ => {}
         }
     }

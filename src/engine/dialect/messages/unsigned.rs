@@ -77,10 +77,7 @@ impl Unsigned {
 
 /// The cuts of a request, with a whole message in the place of all its blocks.
 pub(in crate::dialect) fn cuts<'a>(body: &[u8], fields: &'a Fields) -> Cow<'a, [Span]> {
-    let span = |value: Raw<'_>| {
-        let start = value.bytes().as_ptr() as usize - body.as_ptr() as usize;
-        Span::new(start, start + value.bytes().len())
-    };
+    let span = |value: Raw<'_>| Span::of_part(body, value.bytes());
     let list = fields.members.iter().find(|member| member.name == Name::Messages);
     let (mut leave, mut whole) = (Leave::default(), Vec::new());
     for message in list.map_or(Raw::NULL, |list| Raw::new(list.value.of(body))).items() {
@@ -89,9 +86,7 @@ pub(in crate::dialect) fn cuts<'a>(body: &[u8], fields: &'a Fields) -> Cow<'a, [
             let cut = fields.cuts.binary_search_by_key(&first.start, |cut| cut.start).map(|at| fields.cuts[at].end);
             cut == Ok(blocks.last().unwrap_or(first).end)
         });
-        let Span { start, end } = span(message);
-        leave.open(start);
-        leave.close(end, is_empty, &mut whole);
+        leave.item(span(message), is_empty, &mut whole);
     }
     leave.close_list(&mut whole);
     if whole.is_empty() {

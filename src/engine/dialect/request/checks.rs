@@ -521,7 +521,7 @@ impl Visitor for Checks {
             Name::Messages => self.plain_message(buf, at),
             Name::Input if self.endpoint.shape == Shape::Responses => {
                 let end = self.plain_message(buf, at)?;
-                self.input.passed(at as u32, end as u32, &mut self.fields.cuts);
+                self.input.passed(Span::new(at, end), &mut self.fields.cuts);
                 Some(end)
             }
             _ => None,

@@ -39,6 +39,13 @@ impl Leave {
         }
     }
 
+    /// Notes a whole item.
+    #[inline]
+    pub(in crate::dialect) fn item(&mut self, item: Span, leaves: bool, cuts: &mut Vec<Span>) {
+        self.open(item.start);
+        self.close(item.end, leaves, cuts);
+    }
+
     /// Ends the list.
     #[inline]
     pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {

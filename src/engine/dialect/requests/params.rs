@@ -4,20 +4,20 @@
 //! Owns their position in the body. Must never look into a value. Called only for models with such members.
 
 use super::super::capabilities::Param;
+use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped, key};
 
 /// Writes `params` into `out`, a complete request: those with `always` replace an existing member, the others are added
 /// if missing. The first member is the model and remains.
 pub(in crate::dialect) fn write(params: &[Param], out: &mut Vec<u8>) {
-    let mut gone: Vec<(usize, usize)> = Vec::new();
+    let mut gone = Vec::new();
     let mut found = vec![false; params.len()];
-    let start = out.as_ptr() as usize;
     for (name, value) in Raw::new(out).members() {
         let Some(at) = params.iter().position(|param| eq_unescaped(name, &param.name)) else { continue };
-        let value = value.bytes();
         if params[at].always {
             // Including its quote and the comma before it.
-            gone.push((name.as_ptr() as usize - start - 2, value.as_ptr() as usize + value.len() - start));
+            let start = Span::of_part(out, name).start - 2;
+            gone.push(Span { start, end: Span::of_part(out, value.bytes()).end });
         } else {
             found[at] = true;
         }
@@ -32,11 +32,12 @@ pub(in crate::dialect) fn write(params: &[Param], out: &mut Vec<u8>) {
 }
 
 /// Removes parts, in order, in one pass.
-pub(in crate::dialect) fn cut(out: &mut Vec<u8>, gone: &[(usize, usize)]) {
-    let Some(&(mut to, _)) = gone.first() else { return };
-    for (at, (_, from)) in gone.iter().enumerate() {
-        let next = gone.get(at + 1).map_or(out.len(), |(start, _)| *start);
-        out.copy_within(*from..next, to);
+pub(in crate::dialect) fn cut(out: &mut Vec<u8>, gone: &[Span]) {
+    let Some(mut to) = gone.first().map(|first| first.start as usize) else { return };
+    for (at, part) in gone.iter().enumerate() {
+        let from = part.end as usize;
+        let next = gone.get(at + 1).map_or(out.len(), |next| next.start as usize);
+        out.copy_within(from..next, to);
         to += next - from;
     }
     out.truncate(to);

@@ -5,6 +5,7 @@
 //! which walks each value once, however deep it is.
 
 use super::params::cut;
+use crate::wire::Span;
 use crate::wire::json::{Raw, ValueKind, compact, item, key, key_inside, member_inside, write_escaped};
 use std::collections::BTreeMap;
 
@@ -231,7 +232,7 @@ fn write_schema(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let length = write_place(inner, position_of(name, value), out);
         if name == b"description" {
             own = value.string().unwrap_or_default();
-            described.push((before, out.len()));
+            described.push(Span::new(before, out.len()));
         }
         length
     });

@@ -7,6 +7,7 @@
 use crate::dialect::capabilities::Param;
 use crate::dialect::request::Leave;
 use crate::dialect::requests::cut;
+use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped};
 
 /// Removes the members in `hides` from the response at `from` of `out`, or from the response inside the event there
@@ -16,16 +17,14 @@ pub(in crate::dialect) fn hide(hides: &[Param], carried: bool, from: usize, out:
         return;
     }
     let document = Raw::new(&out[from..]);
-    let base = out.as_ptr() as usize;
     let mut cuts = Vec::new();
     let mut leave = |response: Raw<'_>| {
         let mut leave = Leave::default();
         for (name, value) in response.members() {
-            let value = value.bytes();
             // Including its quote.
-            leave.open((name.as_ptr() as usize - base - 1) as u32);
-            let end = value.as_ptr() as usize + value.len() - base;
-            leave.close(end as u32, hides.iter().any(|param| eq_unescaped(name, &param.name)), &mut cuts);
+            let start = Span::of_part(out, name).start - 1;
+            let member = Span { start, end: Span::of_part(out, value.bytes()).end };
+            leave.item(member, hides.iter().any(|param| eq_unescaped(name, &param.name)), &mut cuts);
         }
         leave.close_list(&mut cuts);
     };
@@ -33,6 +32,5 @@ pub(in crate::dialect) fn hide(hides: &[Param], carried: bool, from: usize, out:
         false => leave(document),
         true => document.members().filter(|(name, _)| eq_unescaped(name, "response")).for_each(|(_, own)| leave(own)),
     }
-    let cuts: Vec<(usize, usize)> = cuts.iter().map(|cut| (cut.start as usize, cut.end as usize)).collect();
     cut(out, &cuts);
 }

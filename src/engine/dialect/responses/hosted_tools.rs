@@ -114,11 +114,9 @@ impl<'a> OmittedTools<'a> {
             if self.seen > TOOLS_MAX {
                 break;
             }
-            let start = tool.bytes().as_ptr() as usize - self.body.as_ptr() as usize;
             let is_namespace = tool.get("type").is_some_and(|kind| kind.is("namespace"));
             let goes = goes_on(tool, self.takes) && (outer || !is_namespace);
-            leave.open(start as u32);
-            leave.close((start + tool.bytes().len()) as u32, !goes, &mut self.cuts);
+            leave.item(Span::of_part(self.body, tool.bytes()), !goes, &mut self.cuts);
             self.kept += usize::from(goes && !is_namespace);
             self.gone += usize::from(!goes);
             if goes && is_namespace {

@@ -201,9 +201,8 @@ impl Input {
 
     /// Notes an item that was recognised as a whole.
     #[inline]
-    pub(in crate::dialect) fn passed(&mut self, start: u32, end: u32, cuts: &mut Vec<Span>) {
-        self.leave.open(start);
-        self.leave.close(end, false, cuts);
+    pub(in crate::dialect) fn passed(&mut self, item: Span, cuts: &mut Vec<Span>) {
+        self.leave.item(item, false, cuts);
     }
 
     fn value(&mut self, buf: &[u8], token: Token, span: Span) {

@@ -98,10 +98,10 @@ pub(crate) fn without_cost(json: &[u8]) -> Vec<u8> {
 
 /// `data` whose `usage` has this cost in place of the provider's.
 fn with_cost(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec<u8> {
-    let at = usage.bytes().as_ptr() as usize - data.as_ptr() as usize;
-    let mut out = data[..at].to_vec();
+    let place = Span::of_part(data, usage.bytes());
+    let mut out = data[..place.start as usize].to_vec();
     push_usage(usage, cost, &mut out);
-    out.extend_from_slice(&data[at + usage.bytes().len()..]);
+    out.extend_from_slice(&data[place.end as usize..]);
     out
 }
 

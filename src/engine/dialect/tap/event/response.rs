@@ -169,9 +169,8 @@ impl Tap {
                 None if is("sequence_number") && value.count().is_some() => (value.bytes(), Hole::Count),
                 _ => continue,
             };
-            let start = inside.0.as_ptr() as usize - frame.data.as_ptr() as usize;
             let Some(slot) = holes.get_mut(count) else { return };
-            *slot = (Span::new(start, start + inside.0.len()), inside.1);
+            *slot = (Span::of_part(frame.data, inside.0), inside.1);
             count += 1;
         }
         for (span, _) in &mut holes {
@@ -196,14 +195,13 @@ fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
 #[cold]
 fn add_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, from: usize, out: &mut Vec<u8>) {
     let Some(response) = Raw::new(&out[from..]).get("response").map(Raw::bytes) else { return };
-    let start = response.as_ptr() as usize - out.as_ptr() as usize;
+    let place = Span::of_part(out, response);
     let mut written = b"{".to_vec();
     members(Raw::new(response), &["usage"], &mut written);
     key(&mut written, "usage");
     write_usage(observed, me, &mut written);
     written.push(b'}');
-    let end = start + response.len();
-    out.splice(start..end, written);
+    out.splice(place.start as usize..place.end as usize, written);
 }
 
 /// Ends an event whose data begins at `from`, with its number replaced if there is a new one.
@@ -212,8 +210,8 @@ fn end_event(from: usize, number: Option<u32>, out: &mut Vec<u8>) {
     if let Some(number) = number
         && let Some(own) = Raw::new(&out[from..]).get("sequence_number")
     {
-        let start = own.bytes().as_ptr() as usize - out.as_ptr() as usize;
-        out.splice(start..start + own.bytes().len(), number.to_string().into_bytes());
+        let place = Span::of_part(out, own.bytes());
+        out.splice(place.start as usize..place.end as usize, number.to_string().into_bytes());
     }
     out.extend_from_slice(b"\n\n");
 }
