@@ -143,6 +143,7 @@ fn only_target_is_tried_once_a_second_while_its_provider_asks_to_wait() {
     let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
     let asked = |wait| RateLimitHeaders { wait: Some(Duration::from_secs(wait)), ..NOTHING };
     breakers.rest(&targets[0], &asked(20), None, false, Mono(0));
+    assert_eq!(breakers.next_change(&targets, Mono(0)), Mono(SECOND), "waiting requests are looked at then, too");
     let tried: Vec<u64> = (0..200)
         .filter(|at| {
             let choice = ask(0, Mono(at * SECOND / 10));

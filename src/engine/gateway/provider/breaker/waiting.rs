@@ -105,13 +105,14 @@ impl Breakers {
     pub(crate) fn next_change(&mut self, targets: &[Target], now: Mono) -> Mono {
         let mut soonest = Mono::NEVER;
         for target in targets {
-            let index = self.index(target);
+            let (index, was_tried) = (self.index(target), self.waits_for_trial(target, now));
             let entry = &self.entries[index];
+            let trial = was_tried.then_some(entry.next_trial);
             let ends =
                 [entry.rest.ends(now), entry.own_rest.rest.ends(now), self.accounts[entry.account].rest.ends(now)];
             let left = entry.left.iter().filter_map(|left| left.ends(now));
             let breaker = self.breakers[entry.breaker].open_until.filter(|until| *until > now);
-            let ends = ends.into_iter().flatten().chain(left).chain(breaker);
+            let ends = ends.into_iter().flatten().chain(left).chain(breaker).chain(trial);
             soonest = ends.fold(soonest, Mono::min);
         }
         soonest
