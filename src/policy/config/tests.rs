@@ -1370,6 +1370,16 @@ fn entries_of_limits_are_read_as_tables_or_texts_and_a_second_one_is_refused() {
     let texts: Vec<String> = config.plans[0].limits.iter().map(|cap| cap.text()).collect();
     assert_eq!(texts, ["requests=600/1m", "tokens=2000000/day", "budget=5/5h:opus-*", "running=4"]);
     assert_eq!(config.plans[0].limit(Shorthand::Concurrency), 4);
+    let many = |count: u64| {
+        let entries: Vec<String> = (1..=count).map(|seconds| format!("\"requests=5/{seconds}s\"")).collect();
+        plan(&format!("limits = [{}]", entries.join(", ")))
+    };
+    assert_eq!(many(16).unwrap().plans[0].limits.len(), 16);
+    let errors = many(17).unwrap_err();
+    assert!(errors.len() == 1 && errors[0].to_string().contains("at most 16"), "{errors:?}");
+    let names = |count: usize| vec!["a"; count].join(",");
+    assert!(plan(&format!("limits = [\"budget=5/day:{}\"]", names(16))).is_ok());
+    assert!(plan(&format!("limits = [\"budget=5/day:{}\"]", names(17))).is_err());
     for (lines, wrong) in [
         ("limits = [{ requests = 0, per = \"1m\" }]", "plans[0].limits[0]: expected a number from 1 on"),
         ("limits = [\"requests/1m=none\"]", "plans[0].limits[0]: expected a number from 1 on"),

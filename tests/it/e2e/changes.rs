@@ -276,6 +276,13 @@ fn several_limits_of_a_key_hold_over_a_restart() {
     let refused = h.chat(&key, &chat("x"));
     assert_eq!(refused.status(), 429);
     assert!(refused.text().contains("of 3 requests per day is reached"), "{}", refused.text());
+    // A limit of running requests has no time, and counts all models.
+    let key = h.key_with(&["--plan", "open", "--limit", "running=4"]);
+    let limits = h.get("/v1/quota", &key).json()["limits"].as_array().unwrap().clone();
+    let running = limits.iter().find(|limit| limit["resource"] == "running").unwrap();
+    let expected = json!({"scope": "key", "name": null, "resource": "running", "per": null, "models": null, "used": 0,
+                          "reserved": 0, "total": 4, "renews": null});
+    assert_eq!(*running, expected);
 }
 
 /// Waits until the quota of a key shows this total of requests.
