@@ -1,7 +1,7 @@
 //! Receives calls for grants, on a separate connection, because a subscribed connection can do nothing else.
 
 use super::nodes::Nodes;
-use super::resp::{LinkError, RedisCommand, list, text};
+use super::resp::{LinkError, RedisCommand, Value, list, text};
 use super::{CALLS, Remote};
 use crate::store::bounds;
 
@@ -34,7 +34,9 @@ impl Calls {
         }
         let mut subscribe = RedisCommand::new("SUBSCRIBE");
         subscribe.arg([self.0.prefix(), CALLS].concat());
-        connection.ask(&[subscribe])?;
+        if let Some(error) = connection.ask(&[subscribe])?.into_iter().find_map(Value::error) {
+            return Err(error);
+        }
         while !is_over() {
             match connection.answer(bounds::KEYS_LOOK) {
                 // "message", the channel, and the published text.

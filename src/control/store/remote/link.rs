@@ -92,7 +92,7 @@ impl RemoteLink {
         for number in 0..=count {
             let answer = self.answer(self.bounds.connect)?;
             if let Some(error) = answer.error().filter(|_| number < count) {
-                return Err(error);
+                return Err(error.without_words([&url.user, &url.password]));
             }
         }
         Ok(())

@@ -128,6 +128,17 @@ impl fmt::Display for LinkError {
 }
 
 impl LinkError {
+    /// Only the code of an error that repeats one of `words`, since a server may repeat what it was sent.
+    pub(super) fn without_words(self, words: [&[u8]; 2]) -> LinkError {
+        let words = words.map(String::from_utf8_lossy);
+        match self {
+            LinkError::Server(text) if words.iter().any(|word| !word.is_empty() && text.contains(&**word)) => {
+                LinkError::Server(text.split(' ').next().unwrap_or_default().to_string())
+            }
+            error => error,
+        }
+    }
+
     fn word(&self, at: usize) -> &str {
         if let LinkError::Server(text) = self { text.split(' ').nth(at).unwrap_or_default() } else { "" }
     }
@@ -158,6 +169,12 @@ impl LinkError {
 
 fn wrong(text: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, text)
+}
+
+/// An error without the arguments of its command, which a server repeats if it does not know the command: they may be
+/// the password, or a secret of the ledger.
+fn without_arguments(error: &str) -> &str {
+    error.split_once(", with args beginning with").map_or(error, |(error, _)| error)
 }
 
 fn nonsense() -> io::Error {
@@ -232,7 +249,7 @@ impl ReplyReader {
         let number = || std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()).ok_or_else(nonsense);
         let length = match kind {
             b'+' => return Ok(Some(Value::Text(text.to_vec()))),
-            b'-' => return Ok(Some(Value::Error(String::from_utf8_lossy(text).into_owned()))),
+            b'-' => return Ok(Some(Value::Error(without_arguments(&String::from_utf8_lossy(text)).to_string()))),
             b':' => return Ok(Some(Value::Int(number()?))),
             b'$' | b'*' => number()?,
             _ => return Err(nonsense()),
@@ -280,6 +297,19 @@ mod tests {
     use super::*;
 
     const MOST: usize = 1000;
+
+    #[test]
+    fn error_never_shows_what_was_sent() {
+        let error = |text: &str| {
+            let (value, _) = ReplyReader::default().read(format!("-{text}\r\n").as_bytes(), MOST).unwrap().unwrap();
+            value.error().unwrap()
+        };
+        let unknown = error("ERR unknown command 'AUTH', with args beginning with: 'bob' 'secret'");
+        assert_eq!(unknown.to_string(), "ERR unknown command 'AUTH'");
+        let repeated = error("DENIED no user bob with secret");
+        assert_eq!(repeated.without_words([b"", b"secret"]).to_string(), "DENIED");
+        assert_eq!(error("WRONGPASS no").without_words([b"", b"secret"]).to_string(), "WRONGPASS no");
+    }
 
     /// Returns the first answer and its length, or the error, and checks that they do not depend on the split of the
     /// bytes.

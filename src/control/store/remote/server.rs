@@ -201,7 +201,9 @@ impl RemoteServer {
         cmd
     }
 
-    pub(super) fn nonsense(&self) -> StoreError {
+    /// Error for an answer of an unexpected form. The connection may be one answer off, so it is dropped.
+    pub(super) fn nonsense(&mut self) -> StoreError {
+        self.connection = None;
         StoreError::Shared(self.name.clone(), "an answer that makes no sense".to_string())
     }
 
