@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, Member};
 use super::members::Name;
-use crate::wire::json::Raw;
+use crate::wire::json::{Raw, ValueKind};
 
 /// Tokens around a message, a part of one, or a text of a pass-through request, and around the whole prompt.
 const EACH_MESSAGE: u64 = 16;
@@ -63,9 +63,53 @@ impl Fields {
     }
 }
 
+/// Levels of objects in which a bound is found.
+const BOUND_DEPTH: usize = 8;
+
+/// Bound on completion tokens that the unknown member `key` may be for a provider. A provider may read a number in a
+/// text, round a fraction, or read a bound in an object or a list; there only members with the name of a bound count.
+#[cold]
+pub(in crate::dialect) fn lenient_bound_of(key: &[u8], value: Raw<'_>) -> Option<u64> {
+    bound_in(is_bound_name(key), value, 0)
+}
+
+fn bound_in(is_bound: bool, value: Raw<'_>, depth: usize) -> Option<u64> {
+    let inside = |is_bound: bool, value: Raw<'_>| bound_in(is_bound, value, depth + 1);
+    match value.kind() {
+        ValueKind::Object if depth < BOUND_DEPTH => {
+            let bounds = value.members().filter_map(|(key, value)| {
+                let is_bound = is_bound || is_bound_name(key);
+                (is_bound || value.kind() == ValueKind::Object).then(|| inside(is_bound, value)).flatten()
+            });
+            bounds.max()
+        }
+        ValueKind::Array if is_bound && depth < BOUND_DEPTH => {
+            value.items().filter_map(|item| inside(true, item)).max()
+        }
+        ValueKind::Number => std::str::from_utf8(value.bytes()).ok().and_then(written_bound),
+        ValueKind::String => written_bound(&value.text()?),
+        _ => None,
+    }
+}
+
+/// The number in a text as the least whole number that is not below it; `None` if it is none or negative.
+fn written_bound(text: &str) -> Option<u64> {
+    let number: f64 = text.trim().replace('_', "").parse().ok()?;
+    // Rust also reads words such as `inf`, which are no numbers of JSON.
+    let is_number = text.bytes().any(|byte| byte.is_ascii_digit());
+    (is_number && number >= 0.0).then(|| number.ceil() as u64)
+}
+
+/// True for a name such as `max_new_tokens`, `n_predict` or `maxOutputTokens`.
+fn is_bound_name(key: &[u8]) -> bool {
+    let key = key.to_ascii_lowercase();
+    [&b"max"[..], b"predict"].iter().any(|word| key.windows(word.len()).any(|part| part == *word))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::dialect::request::RequestScan;
+    use crate::wire::json::Raw;
     use crate::wire::{ModelEndpoint, Passthrough};
 
     /// Upper bound of a prompt, with 5,000 tokens for each image and 70,000 for each file.
@@ -78,6 +122,22 @@ mod tests {
 
     fn chat(content: &str, more: &str) -> (u64, bool) {
         most(ModelEndpoint::CHAT, &format!("{{\"messages\":[{{\"role\":\"user\",\"content\":{content}}}]{more}}}"))
+    }
+
+    #[test]
+    fn bound_under_another_name_is_found_in_every_form() {
+        let of = |key: &str, value: &str| super::lenient_bound_of(key.as_bytes(), Raw::new(value.as_bytes()));
+        let zeros = format!("\"{}32000\"", "0".repeat(68));
+        let spaces = format!("\"{}32000\"", " ".repeat(72));
+        for value in ["32000", "\"32000\"", "\" +32_000 \"", "31999.5", "3.2e4", "[1,32000]", "\"[32000]\""] {
+            assert_eq!(of("max_new_tokens", value), (!value.contains("\"[")).then_some(32_000), "{value}");
+        }
+        assert_eq!((of("x", &zeros), of("x", &spaces)), (Some(32_000), Some(32_000)));
+        assert_eq!(of("x", &"9".repeat(2000)), Some(u64::MAX));
+        assert_eq!(of("options", r#"{"num_ctx":9,"num_predict":7,"inner":{"maxTokens":"8"}}"#), Some(8));
+        for value in ["-1", "\"auto\"", "true", "null", "[32000]", r#"{"seed":9}"#] {
+            assert_eq!(of("x", value), None, "{value}");
+        }
     }
 
     #[test]

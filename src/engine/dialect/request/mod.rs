@@ -13,6 +13,7 @@ mod plain;
 pub(super) mod stored;
 mod table;
 
+pub(in crate::dialect) use bound::lenient_bound_of;
 pub use fields::{Fields, Invalid};
 pub(in crate::dialect) use fields::{Member, PresentMembers};
 pub(in crate::dialect) use leave::Leave;
@@ -30,21 +31,10 @@ pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
-/// Bound on completion tokens that `value` may be for a provider, which may read a number in a text.
-pub(in crate::dialect) fn lenient_bound_of(value: &[u8]) -> Option<u64> {
-    let text = Raw::new(value).text().filter(|_| value.len() <= TEXT_BOUND_MAX);
-    let number = text.as_deref().map(|text| text.trim().trim_start_matches(['+', '0']).as_bytes());
-    let is_number = |text: &[u8]| text.iter().all(|byte| byte.is_ascii_digit() || b".eE+-".contains(byte));
-    bound_of(number.filter(|text| is_number(text)).unwrap_or(value))
-}
-
 /// Number of answers that `value` requests; 0 if it has none.
 pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
     checks::answers(Raw::new(value)).into()
 }
-
-/// Longest text in bytes in which a provider reads a bound.
-const TEXT_BOUND_MAX: usize = 64;
 
 /// Scans one request body, fed as it arrives.
 #[derive(Debug, Default)]

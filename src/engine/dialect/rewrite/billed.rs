@@ -92,7 +92,7 @@ pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &Requ
         found.unknown += (member.key.len() + value.len()) as u64;
         match member.name {
             Name::N | Name::BestOf => found.answers = found.answers.max(answers_of(value)),
-            _ => found.bound = found.bound.max(lenient_bound_of(value).unwrap_or(0)),
+            _ => found.bound = found.bound.max(lenient_bound_of(member.key.of(body), Raw::new(value)).unwrap_or(0)),
         }
     }
     found
@@ -151,11 +151,13 @@ pub fn surcharge<'a>(
     })
 }
 
-/// True if a text in it contains the address of something that a provider may fetch.
+/// True if a text in it contains the address of something that a provider may fetch. Readers of addresses do without
+/// the second slash of `https://`, and without the scheme.
 fn has_address(value: Raw<'_>) -> bool {
     let mut text = Vec::new();
     unescape(value.bytes(), &mut text);
-    text.windows(3).any(|at| at == b"://")
+    text.make_ascii_lowercase();
+    text.windows(2).any(|at| at == b"//") || text.windows(6).any(|at| at.ends_with(b"http:") || at == b"https:")
 }
 
 /// True if the answer is requested as text only.
