@@ -9,7 +9,7 @@ macro_rules! names {
     ($($name:ident = $text:literal,)*) => {
         /// A member's name, as far as the taps distinguish names.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-        pub(in crate::dialect) enum K {
+        pub enum K {
             /// Any other member.
             Other,
             /// Not a member but an item of an array.
@@ -20,7 +20,7 @@ macro_rules! names {
         impl K {
             /// Finds the name that the inside of a JSON string contains.
             #[inline]
-            pub(in crate::dialect) fn of(raw: &[u8]) -> K {
+            pub fn of(raw: &[u8]) -> K {
                 $(const $name: &[u8] = $text.as_bytes();)*
                 match raw {
                     $($name => K::$name,)*
@@ -101,7 +101,7 @@ mod table {
     }
 }
 
-pub(in crate::dialect) use table::K;
+pub use table::K;
 
 /// Levels that a walk reports. Deeper values belong to values that are passed on whole.
 const LEVELS: usize = 8;

@@ -11,7 +11,7 @@ use crate::dialect::responses::response::free_input;
 use crate::wire::json::{Inside, Number, Quoted, Raw, item, put};
 
 /// Writes the answer.
-pub(in crate::dialect) fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
+pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
     let Destination { state, observed, me, out } = to;
     let [mut text, mut refusal, mut reasoning] = [const { Vec::new() }; 3];
     for part in &answer.parts {

@@ -9,7 +9,7 @@ use crate::wire::json::{Raw, eq_unescaped, item, key, key_inside, members, write
 use std::borrow::Cow;
 
 /// The members of a custom tool, or of a call of one.
-pub(in crate::dialect) fn inner(tool: Raw<'_>) -> Raw<'_> {
+pub fn inner(tool: Raw<'_>) -> Raw<'_> {
     tool.get("custom").unwrap_or(tool)
 }
 
@@ -19,7 +19,7 @@ fn grammar(format: Raw<'_>) -> Raw<'_> {
 }
 
 /// Description of a tool that takes free text, with its grammar in words.
-pub(in crate::dialect) fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> JsonText<'static> {
+pub fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> JsonText<'static> {
     let mut text = given.unwrap_or_default().to_vec();
     if !text.is_empty() {
         write_escaped(&mut text, b"\n\n");
@@ -37,7 +37,7 @@ pub(in crate::dialect) fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> Json
 
 /// Appends a list of tools with the members of custom ones where OpenAI documents them; others are unchanged.
 #[cold]
-pub(in crate::dialect) fn write(tools: Raw<'_>, out: &mut Vec<u8>) {
+pub fn write(tools: Raw<'_>, out: &mut Vec<u8>) {
     out.push(b'[');
     for tool in tools.items() {
         item(out);
@@ -48,7 +48,7 @@ pub(in crate::dialect) fn write(tools: Raw<'_>, out: &mut Vec<u8>) {
 
 /// Appends a tool, or the choice of one.
 #[cold]
-pub(in crate::dialect) fn write_tool(tool: Raw<'_>, out: &mut Vec<u8>) {
+pub fn write_tool(tool: Raw<'_>, out: &mut Vec<u8>) {
     match is_elsewhere(tool) {
         true => write_nested(tool, "custom", write_custom, out),
         false => out.extend_from_slice(tool.bytes()),

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// Reads the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
+pub fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
     Ok(Talk { turns, format: format(ask)?, offer: offer(ask, state)?, wishes: wishes(ask)? })
 }
@@ -203,10 +203,7 @@ fn choice<'a>(
 }
 
 /// Keeps only the tools with these names.
-pub(in crate::dialect) fn keep<'a>(
-    tools: &mut Vec<Tool<'a>>,
-    mut names: impl Iterator<Item = JsonText<'a>>,
-) -> Result<(), Invalid> {
+pub fn keep<'a>(tools: &mut Vec<Tool<'a>>, mut names: impl Iterator<Item = JsonText<'a>>) -> Result<(), Invalid> {
     let kept: Vec<JsonText<'a>> = names.by_ref().take(TOOLS_MAX).collect();
     if names.next().is_some() {
         return too_many("tool_choice", TOOLS_MAX, " tools");

@@ -20,14 +20,14 @@ use crate::wire::json::{
 use std::borrow::Cow;
 
 /// Maximum number of stop sequences in the chat format.
-pub(in crate::dialect) const STOPS_MAX: usize = 4;
+pub const STOPS_MAX: usize = 4;
 /// Prefix of a failed tool's result: the chat format has no field for it.
-pub(in crate::dialect) const FAILED: &str = "[tool_error] ";
+pub const FAILED: &str = "[tool_error] ";
 /// Placeholder in a tool's result for an attachment that is moved to the next user message.
 const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn write(
+pub fn write(
     ask: &SourceRequest<'_>,
     mut talk: Talk<'_>,
     state: &mut TranslationState,
@@ -279,7 +279,7 @@ fn write_calls<'t>(turn: &'t Turn<'_>, mut signatures: Signatures<'t>, checked: 
 }
 
 /// Writes a call of a request or of a complete answer. `id` appends its id.
-pub(in crate::dialect) fn write_call(
+pub fn write_call(
     id: impl FnOnce(&mut Vec<u8>),
     name: &[u8],
     arguments: Arguments<'_>,
@@ -317,7 +317,7 @@ fn write_reasoning(turn: &Turn<'_>, replays: bool, out: &mut Vec<u8>) {
 }
 
 /// Appends the `reasoning_details` in blocks of reasoning.
-pub(in crate::dialect) fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>>, out: &mut Vec<u8>) {
+pub fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>>, out: &mut Vec<u8>) {
     let mut details = blocks.filter_map(|block| block.get("reasoning_details")).flat_map(Raw::items).peekable();
     if details.peek().is_none() {
         return;
@@ -432,7 +432,7 @@ fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
 
 impl Format<'_> {
     /// The output format as an instruction, for models without a field for it.
-    pub(in crate::dialect) fn instruction(&self) -> Option<JsonText<'static>> {
+    pub fn instruction(&self) -> Option<JsonText<'static>> {
         let mut words = Vec::new();
         match self {
             Format::Free => return None,
@@ -447,7 +447,7 @@ impl Format<'_> {
     }
 
     /// Appends the members that describe a schema in both of OpenAI's formats.
-    pub(in crate::dialect) fn write_schema(&self, out: &mut Vec<u8>) {
+    pub fn write_schema(&self, out: &mut Vec<u8>) {
         let Format::Schema { schema, name, description, strict } = self else { return };
         member_inside(out, "name", name.unwrap_or(b"response"));
         if let Some(description) = description {

@@ -12,13 +12,13 @@ use crate::wire::json::{Raw, ValueKind, eq_unescaped, member_inside};
 
 /// Placeholder that a provider accepts instead of a signature. It costs quality, so only a call that is checked gets
 /// it.
-pub(in crate::dialect) const SKIP: &[u8] = b"skip_thought_signature_validator";
+pub const SKIP: &[u8] = b"skip_thought_signature_validator";
 /// Name of a signature in a block of reasoning.
 const MEMBER: &str = "thought_signature";
 /// Name of the id of the signature's call in that block.
 const CALL: &str = "id";
 /// Member in which OpenRouter returns signatures, among other reasoning.
-pub(in crate::dialect) const DETAILS: &str = "reasoning_details";
+pub const DETAILS: &str = "reasoning_details";
 
 /// True for models that refuse a call without its signature: `gemini-3…` and later, except `…-image`.
 pub fn is_required(model: &str) -> bool {
@@ -39,7 +39,7 @@ fn of(extra: Raw<'_>) -> Option<&[u8]> {
 }
 
 /// The block of reasoning that carries the signature in a call's `extra_content`, with the id of the call.
-pub(in crate::dialect) fn block_of(extra: Raw<'_>, id: &[u8]) -> Option<Vec<u8>> {
+pub fn block_of(extra: Raw<'_>, id: &[u8]) -> Option<Vec<u8>> {
     let signature = of(extra)?;
     let mut block = b"{".to_vec();
     member_inside(&mut block, MEMBER, signature);
@@ -52,7 +52,7 @@ pub(in crate::dialect) fn block_of(extra: Raw<'_>, id: &[u8]) -> Option<Vec<u8>>
 
 /// The signatures in one message's blocks of reasoning.
 #[derive(Default)]
-pub(in crate::dialect) struct Signatures<'a> {
+pub struct Signatures<'a> {
     /// Signatures with the id of their call, in the form that every client keeps.
     bound: Vec<(Vec<u8>, &'a [u8])>,
     /// The last block before the current call.
@@ -61,7 +61,7 @@ pub(in crate::dialect) struct Signatures<'a> {
 
 impl<'a> Signatures<'a> {
     /// The signatures in `blocks`.
-    pub(in crate::dialect) fn of(blocks: impl Iterator<Item = Raw<'a>>) -> Signatures<'a> {
+    pub fn of(blocks: impl Iterator<Item = Raw<'a>>) -> Signatures<'a> {
         let bound = blocks.filter_map(|block| {
             let [signature, id] = block.pick([MEMBER, CALL]);
             Some((kept_form(id?.string()?), signature?.string()?))
@@ -70,7 +70,7 @@ impl<'a> Signatures<'a> {
     }
 
     /// Notes a block directly before a call.
-    pub(in crate::dialect) fn before(&mut self, block: Raw<'a>) {
+    pub fn before(&mut self, block: Raw<'a>) {
         if block.get(MEMBER).is_some() {
             self.next = Some(block);
         }
@@ -78,7 +78,7 @@ impl<'a> Signatures<'a> {
 
     /// The signature of the call with this id. A call whose id a client could not keep, and a block without an id, are
     /// recognised by their order.
-    pub(in crate::dialect) fn take(&mut self, id: &[u8]) -> Option<&'a [u8]> {
+    pub fn take(&mut self, id: &[u8]) -> Option<&'a [u8]> {
         let next = self.next.take();
         if !self.bound.is_empty() {
             let id = kept_form(id);
@@ -92,7 +92,7 @@ impl<'a> Signatures<'a> {
 
 /// The signature in a block directly before the call with this id, if it is that call's.
 #[cold]
-pub(in crate::dialect) fn of_next<'a>(block: Raw<'a>, id: &[u8]) -> Option<&'a [u8]> {
+pub fn of_next<'a>(block: Raw<'a>, id: &[u8]) -> Option<&'a [u8]> {
     let mut signatures = Signatures::of(std::iter::once(block));
     signatures.before(block);
     signatures.take(id)
@@ -106,14 +106,14 @@ fn kept_form(id: &[u8]) -> Vec<u8> {
 }
 
 /// Appends the member of a tool call that has a signature.
-pub(in crate::dialect) fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
+pub fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(signature) = signature else { return };
     out.extend_from_slice(b",\"extra_content\":");
     write_value(signature, out);
 }
 
 /// Appends the value of that member.
-pub(in crate::dialect) fn write_value(signature: &[u8], out: &mut Vec<u8>) {
+pub fn write_value(signature: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"google\":{\"thought_signature\":\"");
     out.extend_from_slice(signature);
     out.extend_from_slice(b"\"}}");
@@ -121,7 +121,7 @@ pub(in crate::dialect) fn write_value(signature: &[u8], out: &mut Vec<u8>) {
 
 /// For each call in a chat request that lacks a required signature: its end, or its member without a value. Only the
 /// first call of each message after the newest user message requires one.
-pub(in crate::dialect) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
+pub fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
     let mut found = Vec::new();
     let list = fields.members.iter().find(|member| member.name == Name::Messages);
     let mut messages = list.map_or(Raw::NULL, |list| Raw::new(list.value.of(body))).items();

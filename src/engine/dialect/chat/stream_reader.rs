@@ -51,7 +51,7 @@ impl IndexedCall {
 
 /// The reader's state.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct ChatReader {
+pub struct ChatReader {
     stopped: bool,
     /// The answer is complete: each entry of a list of calls is a call.
     is_whole: bool,
@@ -68,17 +68,17 @@ pub(in crate::dialect) struct ChatReader {
 
 impl ChatReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(in crate::dialect) fn new(keeps: bool) -> ChatReader {
+    pub fn new(keeps: bool) -> ChatReader {
         ChatReader { kept: keeps.then(Vec::new), ..ChatReader::default() }
     }
 
     /// Bytes of names, of ids and arguments that wait, and of reasoning that waits for its end.
-    pub(in crate::dialect) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting + self.details.len() + self.kept.as_ref().map_or(0, Vec::len)
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
+    pub fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             if !self.stopped {
                 return Err(StreamFault::Incomplete);
@@ -123,7 +123,7 @@ impl ChatReader {
     }
 
     /// Reads a complete answer.
-    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
+    pub fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         self.is_whole = true;
         let [choices, usage] = body.pick(["choices", "usage"]);
         let choices = choices.unwrap_or(Raw::NULL);
@@ -143,7 +143,7 @@ impl ChatReader {
     }
 
     /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
-    pub(in crate::dialect) fn finish(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
+    pub fn finish(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         self.settle(sink)?;
         if self.calls.iter().any(|call| !call.opened) {
             return Err(StreamFault::Malformed);
@@ -290,7 +290,7 @@ impl ChatReader {
     }
 
     /// Notes arguments that match a template; false if their event must be read instead.
-    pub(in crate::dialect) fn goes_on(&mut self, slot: usize, json: &[u8]) -> bool {
+    pub fn goes_on(&mut self, slot: usize, json: &[u8]) -> bool {
         let arguments = &mut self.calls[slot].arguments;
         let goes_on = !arguments.is_complete();
         if goes_on {

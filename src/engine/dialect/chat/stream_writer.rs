@@ -10,7 +10,7 @@ use crate::wire::json::{Inside, Number, OrElse, Quoted, Raw, key, put, write_ins
 
 /// The writer's state.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct ChatWriter {
+pub struct ChatWriter {
     show_usage: bool,
     started: bool,
     stopped: bool,
@@ -22,24 +22,24 @@ pub(in crate::dialect) struct ChatWriter {
     /// Block with the signature of the next call.
     signature: Vec<u8>,
     /// Position of the last text written.
-    pub(in crate::dialect) text_at: usize,
+    pub text_at: usize,
 }
 
 impl ChatWriter {
     /// `show_usage`: the client asked for the usage chunk.
-    pub(in crate::dialect) fn new(show_usage: bool) -> ChatWriter {
+    pub fn new(show_usage: bool) -> ChatWriter {
         ChatWriter { show_usage, ..ChatWriter::default() }
     }
 
     /// Bytes of arguments that wait for their end.
     #[inline]
-    pub(in crate::dialect) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         let held: usize = self.free.iter().map(|(_, held)| held.len()).sum();
         held + self.signature.len()
     }
 
     /// Writes the chunks for one delta.
-    pub(in crate::dialect) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match delta {
             Delta::Ping => to.out.extend_from_slice(b":\n\n"),
             Delta::Usage(_) => {}
@@ -179,7 +179,7 @@ impl ChatWriter {
 }
 
 /// Value of `object` in a chunk of a chat stream.
-pub(in crate::dialect) const CHUNK: &str = "chat.completion.chunk";
+pub const CHUNK: &str = "chat.completion.chunk";
 
 /// Appends the beginning of a chunk, up to its choices.
 fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
@@ -188,12 +188,7 @@ fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut V
 }
 
 /// Appends the chunk with a stream's usage.
-pub(in crate::dialect) fn write_usage_chunk(
-    object: &str,
-    observed: &ObservedUsage,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
+pub fn write_usage_chunk(object: &str, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     write_head(object, me.created, me, out);
     put!(out, r#""choices":[],"usage":"#);
     write_usage(observed, me, out);
@@ -201,7 +196,7 @@ pub(in crate::dialect) fn write_usage_chunk(
 }
 
 /// Appends a chat `usage` object: the reported counts, otherwise estimates.
-pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
     let prompt = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let completion = reported.output.unwrap_or(observed.relayed_tokens);

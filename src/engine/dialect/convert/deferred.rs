@@ -20,17 +20,17 @@ enum DeltaKind {
 
 /// Deltas that wait, in order.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct Deferred {
+pub struct Deferred {
     /// Calls that have begun and not ended.
     open: usize,
     deltas: Vec<(DeltaKind, Vec<u8>)>,
     /// Bytes that wait.
-    pub(in crate::dialect) bytes: usize,
+    pub bytes: usize,
 }
 
 impl Deferred {
     /// Notes a delta; true if it must wait and has been stored.
-    pub(in crate::dialect) fn defers(&mut self, delta: &Delta<'_>) -> Result<bool, StreamFault> {
+    pub fn defers(&mut self, delta: &Delta<'_>) -> Result<bool, StreamFault> {
         let (kind, text) = match *delta {
             Delta::ToolOpen { .. } => {
                 self.open += 1;
@@ -57,7 +57,7 @@ impl Deferred {
     }
 
     /// Notes the end of a call, or of all calls. If none is open any more, passes on the stored deltas.
-    pub(in crate::dialect) fn release(
+    pub fn release(
         &mut self,
         all: bool,
         mut write: impl FnMut(Delta<'_>) -> Result<(), StreamFault>,

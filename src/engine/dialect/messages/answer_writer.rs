@@ -9,7 +9,7 @@ use crate::dialect::replies::{AnswerPart, WholeAnswer};
 use crate::wire::json::{Inside, OrElse, Quoted, item, put};
 
 /// Writes the answer.
-pub(in crate::dialect) fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
+pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
     let Destination { state, observed, me, out } = to;
     put!(out, r#"{"id":"#, Inside(me.id), r#","type":"message","role":"assistant","model":"#, me.model());
     put!(out, r#","content":["#);

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, _: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
+pub fn read<'a>(ask: &SourceRequest<'a>, _: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     // A client that asks for them, such as Claude Code in its auto mode, relies on their result.
     if ask.get(Name::Safeguards, "safeguards").is_some() {
         return refuse("safeguards", "none for this model: only a provider of the Messages API has them");

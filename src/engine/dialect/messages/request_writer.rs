@@ -31,7 +31,7 @@ const BUDGET_MIN: u64 = 1024;
 const BUDGET_HIGH: u64 = 16_384;
 
 /// Writes the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn write(
+pub fn write(
     ask: &SourceRequest<'_>,
     talk: Talk<'_>,
     state: &mut TranslationState,
@@ -361,7 +361,7 @@ fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
 }
 
 /// Appends the rest of a call after its id, in a request or a complete answer.
-pub(in crate::dialect) fn write_called(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
+pub fn write_called(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
     put!(out, r#"","name":"#, Inside(name), r#","input":"#);
     arguments.write_object(out);
     put!(out, "}");

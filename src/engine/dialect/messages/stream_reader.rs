@@ -27,7 +27,7 @@ enum BlockKind {
 
 /// The reader's state.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct MessagesReader {
+pub struct MessagesReader {
     open: Vec<(u64, BlockKind)>,
     tools: usize,
     started: bool,
@@ -40,18 +40,18 @@ pub(in crate::dialect) struct MessagesReader {
 
 impl MessagesReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(in crate::dialect) fn new(keeps: bool) -> MessagesReader {
+    pub fn new(keeps: bool) -> MessagesReader {
         MessagesReader { kept: keeps.then(Default::default), ..MessagesReader::default() }
     }
 
     /// Bytes of reasoning and arguments that wait for the end of their block.
-    pub(in crate::dialect) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         let kept = self.kept.as_ref().map_or(0, |(text, signature)| text.len() + signature.len());
         kept + self.early.as_ref().map_or(0, |(_, json)| json.len())
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
+    pub fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
@@ -92,7 +92,7 @@ impl MessagesReader {
     }
 
     /// Reads a complete answer.
-    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
+    pub fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let [content, usage] = body.pick(["content", "usage"]);
         for (index, block) in (0..).zip(content.unwrap_or(Raw::NULL).items()) {
             self.start(index, block, sink)?;

@@ -35,7 +35,7 @@ enum CallProgress {
 
 /// The writer's state.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct MessagesWriter {
+pub struct MessagesWriter {
     started: bool,
     /// Index of the next block.
     next: u64,
@@ -50,17 +50,17 @@ pub(in crate::dialect) struct MessagesWriter {
     /// The current reasoning has its signature.
     signed: bool,
     /// Position of the last text written.
-    pub(in crate::dialect) text_at: usize,
+    pub text_at: usize,
 }
 
 impl MessagesWriter {
     /// Bytes held: waiting calls with their arguments, and the stop sequence that ended the answer.
-    pub(in crate::dialect) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
     }
 
     /// Writes the events for one delta.
-    pub(in crate::dialect) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match delta {
             Delta::Ping => to.out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
             Delta::Usage(_) => {}
@@ -252,7 +252,7 @@ impl MessagesWriter {
     }
 }
 
-pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
+pub fn is_blank(raw: &[u8]) -> bool {
     runs(raw).all(|run| match run {
         Run::Plain(bytes) => bytes.iter().all(u8::is_ascii_whitespace),
         Run::Char(c) => c.is_whitespace(),
@@ -261,7 +261,7 @@ pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
 
 /// Appends a messages `usage` object: the reported counts, otherwise estimates. It is never omitted, since clients
 /// crash without it.
-pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
     let input = reported.input.unwrap_or_else(|| me.prompt.count());
     let output = reported.output.unwrap_or(observed.relayed_tokens);
@@ -279,5 +279,5 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
 /// Members that Anthropic's published schema requires of each message, and of its usage up to its end, here without a
 /// value. Clients that are generated from the schema refuse a message without them. (A text has an empty list of
 /// citations and not `null`, which the schema also permits, since Vercel's AI SDK refuses `null`.)
-pub(in crate::dialect) const NO_DETAILS: &str = r#","stop_details":null,"container":null"#;
+pub const NO_DETAILS: &str = r#","stop_details":null,"container":null"#;
 const NO_SERVICES: &str = r#","cache_creation":null,"inference_geo":null,"server_tool_use":null,"service_tier":null}"#;

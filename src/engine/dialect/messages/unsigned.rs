@@ -23,7 +23,7 @@ enum NextMember {
 
 /// Collects the bytes to omit while the blocks of the messages are read in order.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct Unsigned {
+pub struct Unsigned {
     next: NextMember,
     thinking: bool,
     signed: bool,
@@ -34,13 +34,13 @@ pub(in crate::dialect) struct Unsigned {
 
 impl Unsigned {
     /// Begins a block at `start`.
-    pub(in crate::dialect) fn open(&mut self, start: u32) {
+    pub fn open(&mut self, start: u32) {
         (self.thinking, self.signed, self.ours) = (false, false, false);
         self.leave.open(start);
     }
 
     /// Begins a member of the block.
-    pub(in crate::dialect) fn key(&mut self, raw: &[u8]) {
+    pub fn key(&mut self, raw: &[u8]) {
         self.next = match raw {
             b"type" => NextMember::Type,
             b"signature" => NextMember::Signature,
@@ -54,7 +54,7 @@ impl Unsigned {
     }
 
     /// Handles a string value of the member; true if it is the block's type.
-    pub(in crate::dialect) fn string(&mut self, raw: &[u8]) -> bool {
+    pub fn string(&mut self, raw: &[u8]) -> bool {
         match self.next {
             NextMember::Type => self.thinking = eq_unescaped(raw, "thinking"),
             NextMember::Signature => self.signed = !raw.is_empty() && !carrier::is_ours(raw),
@@ -65,18 +65,18 @@ impl Unsigned {
     }
 
     /// Ends the block before `end`.
-    pub(in crate::dialect) fn close(&mut self, end: u32, cuts: &mut Vec<Span>) {
+    pub fn close(&mut self, end: u32, cuts: &mut Vec<Span>) {
         self.leave.close(end, (self.thinking && !self.signed) || self.ours, cuts);
     }
 
     /// Ends the list of blocks.
-    pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {
+    pub fn close_list(&mut self, cuts: &mut Vec<Span>) {
         self.leave.close_list(cuts);
     }
 }
 
 /// The cuts of a request, with a whole message in the place of all its blocks.
-pub(in crate::dialect) fn cuts<'a>(body: &[u8], fields: &'a Fields) -> Cow<'a, [Span]> {
+pub fn cuts<'a>(body: &[u8], fields: &'a Fields) -> Cow<'a, [Span]> {
     let span = |value: Raw<'_>| Span::of_part(body, value.bytes());
     let list = fields.members.iter().find(|member| member.name == Name::Messages);
     let (mut leave, mut whole) = (Leave::default(), Vec::new());

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// Arguments of a call.
 #[derive(Copy, Clone)]
-pub(in crate::dialect) enum Arguments<'a> {
+pub(crate) enum Arguments<'a> {
     /// A JSON value.
     Value(Raw<'a>),
     /// A text that should be JSON.
@@ -19,7 +19,7 @@ pub(in crate::dialect) enum Arguments<'a> {
 
 impl<'a> Arguments<'a> {
     /// Arguments as they are given: JSON in a string, or a value.
-    pub(in crate::dialect) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
+    pub(crate) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
         match given.unwrap_or(Raw::NULL) {
             value if value.string().is_none() && !value.is_null() => Arguments::Value(value),
             text => Arguments::Json(text.string().unwrap_or_default()),
@@ -27,7 +27,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// The inside of a string with them; an empty text remains empty.
-    pub(in crate::dialect) fn text(self) -> JsonText<'a> {
+    pub(crate) fn text(self) -> JsonText<'a> {
         if let Arguments::Json(text) = self {
             return Cow::Borrowed(text);
         }
@@ -37,7 +37,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// Appends them as the inside of a string: compact JSON.
-    pub(in crate::dialect) fn write_text(self, out: &mut Vec<u8>) {
+    pub(crate) fn write_text(self, out: &mut Vec<u8>) {
         match self {
             Arguments::Value(value) => {
                 let mut text = Vec::with_capacity(value.bytes().len());
@@ -56,7 +56,7 @@ impl<'a> Arguments<'a> {
 
     /// Appends them as an object: a JSON object unchanged, even if it is encoded twice, an empty text as an empty
     /// object, anything else under `_raw`.
-    pub(in crate::dialect) fn write_object(self, out: &mut Vec<u8>) {
+    pub(crate) fn write_object(self, out: &mut Vec<u8>) {
         match self {
             Arguments::Value(value) if value.kind() == ValueKind::Object => compact(value.bytes(), out),
             Arguments::Free(text) => put!(out, r#"{"input":"#, Inside(text), "}"),

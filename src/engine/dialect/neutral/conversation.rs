@@ -10,16 +10,16 @@ use crate::wire::json::Raw;
 
 /// A whole request.
 #[derive(Default)]
-pub(in crate::dialect) struct Talk<'a> {
-    pub(in crate::dialect) turns: Vec<Turn<'a>>,
-    pub(in crate::dialect) offer: Offer<'a>,
-    pub(in crate::dialect) format: Format<'a>,
-    pub(in crate::dialect) wishes: Wishes<'a>,
+pub(crate) struct Talk<'a> {
+    pub(crate) turns: Vec<Turn<'a>>,
+    pub(crate) offer: Offer<'a>,
+    pub(crate) format: Format<'a>,
+    pub(crate) wishes: Wishes<'a>,
 }
 
 /// Role of a speaker.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum Role {
+pub(crate) enum Role {
     User,
     Assistant,
     /// The operator of the conversation. `moves`: if a format does not allow it in the middle, it moves to the front.
@@ -30,13 +30,13 @@ pub(in crate::dialect) enum Role {
 }
 
 /// Consecutive blocks of one role.
-pub(in crate::dialect) struct Turn<'a> {
-    pub(in crate::dialect) role: Role,
-    pub(in crate::dialect) blocks: Vec<Block<'a>>,
+pub(crate) struct Turn<'a> {
+    pub(crate) role: Role,
+    pub(crate) blocks: Vec<Block<'a>>,
 }
 
 /// A part of a turn.
-pub(in crate::dialect) enum Block<'a> {
+pub(crate) enum Block<'a> {
     Text(JsonText<'a>),
     Media(Media<'a>),
     /// Reasoning, which a target may require back.
@@ -51,13 +51,13 @@ pub(in crate::dialect) enum Block<'a> {
 
 /// End of a cached prefix of the prompt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) struct CacheMark {
+pub(crate) struct CacheMark {
     /// True for one hour, false for the default time.
-    pub(in crate::dialect) hour: bool,
+    pub(crate) hour: bool,
 }
 
 /// An image or a document in the neutral form.
-pub(in crate::dialect) enum Media<'a> {
+pub(crate) enum Media<'a> {
     /// An image as base64.
     Image { kind: JsonText<'a>, data: JsonText<'a>, detail: Option<&'a [u8]> },
     /// An image for the upstream to fetch.
@@ -69,45 +69,45 @@ pub(in crate::dialect) enum Media<'a> {
 }
 
 /// A call of a tool.
-pub(in crate::dialect) struct ToolCall<'a> {
-    pub(in crate::dialect) id: &'a [u8],
-    pub(in crate::dialect) name: JsonText<'a>,
-    pub(in crate::dialect) arguments: Arguments<'a>,
+pub(crate) struct ToolCall<'a> {
+    pub(crate) id: &'a [u8],
+    pub(crate) name: JsonText<'a>,
+    pub(crate) arguments: Arguments<'a>,
 }
 
 /// Result of a tool call.
-pub(in crate::dialect) struct Returned<'a> {
+pub(crate) struct Returned<'a> {
     /// Id of the call.
-    pub(in crate::dialect) id: &'a [u8],
-    pub(in crate::dialect) failed: bool,
+    pub(crate) id: &'a [u8],
+    pub(crate) failed: bool,
     /// True if it was a plain string.
-    pub(in crate::dialect) plain: bool,
-    pub(in crate::dialect) content: Vec<Block<'a>>,
+    pub(crate) plain: bool,
+    pub(crate) content: Vec<Block<'a>>,
 }
 
 /// The tools on offer and the choice among them.
 #[derive(Default)]
-pub(in crate::dialect) struct Offer<'a> {
-    pub(in crate::dialect) tools: Vec<Tool<'a>>,
-    pub(in crate::dialect) choice: ToolChoice<'a>,
+pub(crate) struct Offer<'a> {
+    pub(crate) tools: Vec<Tool<'a>>,
+    pub(crate) choice: ToolChoice<'a>,
     /// True if several may be called at once; `None` if the client does not say.
-    pub(in crate::dialect) parallel: Option<bool>,
+    pub(crate) parallel: Option<bool>,
     /// True if a provider-hosted tool was omitted.
-    pub(in crate::dialect) hosted: bool,
+    pub(crate) hosted: bool,
 }
 
 /// A tool.
-pub(in crate::dialect) struct Tool<'a> {
-    pub(in crate::dialect) name: JsonText<'a>,
-    pub(in crate::dialect) description: Option<JsonText<'a>>,
-    pub(in crate::dialect) schema: Schema<'a>,
-    pub(in crate::dialect) strict: bool,
-    pub(in crate::dialect) mark: Option<CacheMark>,
+pub(crate) struct Tool<'a> {
+    pub(crate) name: JsonText<'a>,
+    pub(crate) description: Option<JsonText<'a>>,
+    pub(crate) schema: Schema<'a>,
+    pub(crate) strict: bool,
+    pub(crate) mark: Option<CacheMark>,
 }
 
 /// Arguments that a tool accepts.
 #[derive(Copy, Clone)]
-pub(in crate::dialect) enum Schema<'a> {
+pub(crate) enum Schema<'a> {
     /// Arguments by a JSON schema.
     Given(Raw<'a>),
     /// Free text, as its one argument `input`.
@@ -116,7 +116,7 @@ pub(in crate::dialect) enum Schema<'a> {
 
 /// Choice of the tool to be called.
 #[derive(Default, Clone, PartialEq, Eq)]
-pub(in crate::dialect) enum ToolChoice<'a> {
+pub(crate) enum ToolChoice<'a> {
     #[default]
     Absent,
     Auto,
@@ -127,7 +127,7 @@ pub(in crate::dialect) enum ToolChoice<'a> {
 
 /// The required format of the answer.
 #[derive(Default)]
-pub(in crate::dialect) enum Format<'a> {
+pub(crate) enum Format<'a> {
     #[default]
     Free,
     Object,
@@ -141,19 +141,19 @@ pub(in crate::dialect) enum Format<'a> {
 
 /// Amount of reasoning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) struct Effort(&'static str);
+pub(crate) struct Effort(&'static str);
 
 impl Effort {
     const ALL: [&'static str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-    pub(in crate::dialect) const NONE: Effort = Effort("none");
+    pub(crate) const NONE: Effort = Effort("none");
 
     /// The client's effort; `None` for an unknown word.
-    pub(in crate::dialect) fn read(word: Raw<'_>) -> Option<Effort> {
+    pub(crate) fn read(word: Raw<'_>) -> Option<Effort> {
         Effort::ALL.into_iter().find(|known| word.is(known)).map(Effort)
     }
 
     /// The effort for a thinking budget of `tokens`.
-    pub(in crate::dialect) fn of_budget(tokens: u64) -> Effort {
+    pub(crate) fn of_budget(tokens: u64) -> Effort {
         Effort(match tokens {
             0..4096 => "low",
             4096..16384 => "medium",
@@ -161,39 +161,39 @@ impl Effort {
         })
     }
 
-    pub(in crate::dialect) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         self.0
     }
 }
 
 /// Parameters of the answer; each is absent if the client does not send it.
 #[derive(Default)]
-pub(in crate::dialect) struct Wishes<'a> {
-    pub(in crate::dialect) temperature: Option<Raw<'a>>,
-    pub(in crate::dialect) top_p: Option<Raw<'a>>,
-    pub(in crate::dialect) stops: Vec<&'a [u8]>,
-    pub(in crate::dialect) user: Option<&'a [u8]>,
+pub(crate) struct Wishes<'a> {
+    pub(crate) temperature: Option<Raw<'a>>,
+    pub(crate) top_p: Option<Raw<'a>>,
+    pub(crate) stops: Vec<&'a [u8]>,
+    pub(crate) user: Option<&'a [u8]>,
     /// The key of the provider's prompt cache.
-    pub(in crate::dialect) cache_key: Option<JsonText<'a>>,
-    pub(in crate::dialect) effort: Option<Effort>,
+    pub(crate) cache_key: Option<JsonText<'a>>,
+    pub(crate) effort: Option<Effort>,
     /// True if reasoning and its summary are requested, false if only reasoning is.
-    pub(in crate::dialect) reasons: Option<bool>,
+    pub(crate) reasons: Option<bool>,
     /// Members of the request that control reasoning.
-    pub(in crate::dialect) reasoning: Vec<&'static str>,
-    pub(in crate::dialect) verbosity: Option<&'a [u8]>,
+    pub(crate) reasoning: Vec<&'static str>,
+    pub(crate) verbosity: Option<&'a [u8]>,
     /// The client sends no bound and expects the model's maximum.
-    pub(in crate::dialect) unbounded: bool,
+    pub(crate) unbounded: bool,
 }
 
 impl<'a> Talk<'a> {
     /// The ids of all calls in the conversation.
-    pub(in crate::dialect) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
         let blocks = self.turns.iter().flat_map(|turn| &turn.blocks);
         blocks.filter_map(|block| if let Block::Call(call) = block { Some(call.id) } else { None })
     }
 
     /// The names of the tools called in the conversation, in the order of their first call.
-    pub(in crate::dialect) fn called(&self) -> Vec<&[u8]> {
+    pub(crate) fn called(&self) -> Vec<&[u8]> {
         let mut known = std::collections::BTreeMap::<&[u8], usize>::new();
         let calls = self.turns.iter().flat_map(|turn| &turn.blocks).filter_map(|block| match block {
             Block::Call(call) => Some(&*call.name),
@@ -204,14 +204,14 @@ impl<'a> Talk<'a> {
 }
 
 impl<'a> Turn<'a> {
-    pub(in crate::dialect) fn new(role: Role) -> Turn<'a> {
+    pub(crate) fn new(role: Role) -> Turn<'a> {
         Turn { role, blocks: Vec::new() }
     }
 }
 
 impl Block<'_> {
     /// The text of a text block.
-    pub(in crate::dialect) fn text(&self) -> Option<&[u8]> {
+    pub(crate) fn text(&self) -> Option<&[u8]> {
         if let Block::Text(text) = self { Some(text) } else { None }
     }
 }

@@ -10,10 +10,10 @@ use crate::dialect::usage::Reported;
 use crate::wire::json::Raw;
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
-pub(in crate::dialect) const TOOL_CALLS_MAX: usize = 128;
+pub(crate) const TOOL_CALLS_MAX: usize = 128;
 /// Bytes of tool arguments that may wait, over all calls of one answer: a messages stream has one open block at a time,
 /// but a chat stream may interleave fragments of several calls.
-pub(in crate::dialect) const TOOL_HELD_MAX: usize = 4 << 20;
+pub(crate) const TOOL_HELD_MAX: usize = 4 << 20;
 
 /// Finish reasons, and statuses of a response, of an answer that the upstream did not complete.
 const FAILURES: [&str; 11] = [
@@ -36,7 +36,7 @@ const CONTENT_FILTER: &[u8] = b"content_filter";
 
 /// A finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into every event.
 /// An error if the word reports a failure.
-pub(in crate::dialect) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<Raw<'_>>, ErrorText> {
+pub(crate) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<Raw<'_>>, ErrorText> {
     let is_given = |value: &Raw<'_>| value.string().is_some_and(|word| !word.is_empty() && word != b"null");
     let Some(value) = value.filter(is_given) else { return Ok(None) };
     match is_failure(value) {
@@ -52,12 +52,12 @@ fn is_failure(word: Raw<'_>) -> bool {
 }
 
 /// True for `[]`. Asking for the first item would scan all of it.
-pub(in crate::dialect) fn lists_nothing(list: Raw<'_>) -> bool {
+pub(crate) fn lists_nothing(list: Raw<'_>) -> bool {
     list.bytes().get(1..).is_some_and(|inside| inside.trim_ascii_start().starts_with(b"]"))
 }
 
 /// Number of choices that end with a chat event or answer. An error if one of them has failed.
-pub(in crate::dialect) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
+pub(crate) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     let (mut choices, mut count) = (choices.items(), 0);
     while let Some((_, [word, error])) = choices.pick(["finish_reason", "error"]) {
         count += u32::from(choice_word(word, error)?.is_some());
@@ -66,10 +66,7 @@ pub(in crate::dialect) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
 }
 
 /// A choice's finish reason, as [`finish_word`] returns it, or the error in the choice.
-pub(in crate::dialect) fn choice_word<'a>(
-    word: Option<Raw<'a>>,
-    error: Option<Raw<'a>>,
-) -> Result<Option<Raw<'a>>, ErrorText> {
+pub(crate) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> Result<Option<Raw<'a>>, ErrorText> {
     match error.filter(|error| is_error(*error)) {
         Some(error) => Err(ErrorText::from_value(error)),
         None => finish_word(word),
@@ -78,7 +75,7 @@ pub(in crate::dialect) fn choice_word<'a>(
 
 /// Reason for the end of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::dialect) enum StopReason {
+pub(crate) enum StopReason {
     /// The model finished.
     End,
     /// A stop sequence occurred.
@@ -96,7 +93,7 @@ pub(in crate::dialect) enum StopReason {
 
 impl StopReason {
     /// From a chat `finish_reason`. `at_sequence`: the choice has a stop sequence.
-    pub(in crate::dialect) fn from_chat(word: Raw<'_>, at_sequence: bool) -> StopReason {
+    pub(crate) fn from_chat(word: Raw<'_>, at_sequence: bool) -> StopReason {
         match &*word.word().unwrap_or_default() {
             b"stop" if at_sequence => StopReason::Sequence,
             b"stop" => StopReason::End,
@@ -108,7 +105,7 @@ impl StopReason {
     }
 
     /// From a messages `stop_reason`.
-    pub(in crate::dialect) fn from_messages(word: Raw<'_>) -> StopReason {
+    pub(crate) fn from_messages(word: Raw<'_>) -> StopReason {
         match &*word.word().unwrap_or_default() {
             b"end_turn" | b"pause_turn" => StopReason::End,
             b"stop_sequence" => StopReason::Sequence,
@@ -133,7 +130,7 @@ impl StopReason {
     }
 
     /// Value of chat's `finish_reason`; `tools`: the answer calls at least one.
-    pub(in crate::dialect) fn to_chat(self, tools: bool) -> &'static str {
+    pub(crate) fn to_chat(self, tools: bool) -> &'static str {
         match self {
             StopReason::Length => "length",
             StopReason::Refusal => "content_filter",
@@ -143,7 +140,7 @@ impl StopReason {
     }
 
     /// Reason for an incomplete response; `None` for a complete one.
-    pub(in crate::dialect) fn to_responses(self) -> Option<&'static str> {
+    pub(crate) fn to_responses(self) -> Option<&'static str> {
         match self {
             StopReason::Length => Some("max_output_tokens"),
             StopReason::Refusal => Some("content_filter"),
@@ -153,7 +150,7 @@ impl StopReason {
 
     /// From the `incomplete_details` of an incomplete response. An unknown reason becomes `Length`: the answer is cut
     /// off.
-    pub(in crate::dialect) fn from_responses(word: Option<Raw<'_>>) -> StopReason {
+    pub(crate) fn from_responses(word: Option<Raw<'_>>) -> StopReason {
         match word {
             Some(word) if word.is("content_filter") => StopReason::Refusal,
             _ => StopReason::Length,
@@ -163,7 +160,7 @@ impl StopReason {
     /// Value of `stop_reason` in the messages format. `tools`: the answer calls at least one; a server that sends
     /// `stop` with calls means the tools. `refused`: the answer has a refusal, for which chat and responses have no
     /// reason of their own.
-    pub(in crate::dialect) fn to_messages(self, tools: bool, refused: bool) -> &'static str {
+    pub(crate) fn to_messages(self, tools: bool, refused: bool) -> &'static str {
         match self {
             StopReason::Length => "max_tokens",
             StopReason::Refusal => "refusal",
@@ -177,7 +174,7 @@ impl StopReason {
 
 /// A step of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum Delta<'a> {
+pub(crate) enum Delta<'a> {
     /// The answer begins.
     Start,
     /// More text.
@@ -231,7 +228,7 @@ pub(in crate::dialect) enum Delta<'a> {
 
 /// Kind of text in a delta. Repeating a delta of the same kind does not change reader or writer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum TextKind {
+pub(crate) enum TextKind {
     Text,
     Refuse,
     Think,
@@ -240,7 +237,7 @@ pub(in crate::dialect) enum TextKind {
 
 impl TextKind {
     /// A delta of this kind.
-    pub(in crate::dialect) fn delta(self, text: &[u8]) -> Delta<'_> {
+    pub(crate) fn delta(self, text: &[u8]) -> Delta<'_> {
         match self {
             TextKind::Text => Delta::Text(text),
             TextKind::Refuse => Delta::Refuse(text),
@@ -253,7 +250,7 @@ impl TextKind {
 impl<'a> Delta<'a> {
     /// The text that it adds to the answer, with its kind.
     #[inline]
-    pub(in crate::dialect) fn text(&self) -> Option<(TextKind, &'a [u8])> {
+    pub(crate) fn text(&self) -> Option<(TextKind, &'a [u8])> {
         match *self {
             Delta::Text(text) => Some((TextKind::Text, text)),
             Delta::Refuse(text) => Some((TextKind::Refuse, text)),
@@ -265,7 +262,7 @@ impl<'a> Delta<'a> {
 }
 
 /// Receiver of deltas.
-pub(in crate::dialect) trait Take {
+pub(crate) trait Take {
     /// Takes one delta.
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault>;
 }

@@ -8,23 +8,23 @@ use crate::wire::json::eq_unescaped;
 
 /// The call of that tool in one answer.
 #[derive(Copy, Clone, Debug, Default)]
-pub(in crate::dialect) struct JsonTool {
+pub(crate) struct JsonTool {
     /// The request has the tool.
     is_offered: bool,
     /// The call whose arguments are the answer's text.
-    pub(in crate::dialect) slot: Option<usize>,
+    pub(crate) slot: Option<usize>,
     /// A bit for each further call of the tool, which is left out: an answer has one text.
     left_out: u128,
 }
 
 impl JsonTool {
     /// `is_offered`: the request has the tool.
-    pub(in crate::dialect) fn new(is_offered: bool) -> JsonTool {
+    pub(crate) fn new(is_offered: bool) -> JsonTool {
         JsonTool { is_offered, ..JsonTool::default() }
     }
 
     /// Turns the call of the tool into text.
-    pub(in crate::dialect) fn unwrap<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
+    pub(crate) fn unwrap<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
         if !self.is_offered {
             return delta;
         }

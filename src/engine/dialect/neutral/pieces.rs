@@ -10,7 +10,7 @@ const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0100_0000_01b3);
 
 /// Text so far, without escapes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) struct TextSoFar {
+pub(crate) struct TextSoFar {
     len: usize,
     hash: u64,
 }
@@ -22,12 +22,12 @@ impl Default for TextSoFar {
 }
 
 impl TextSoFar {
-    pub(in crate::dialect) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Notes a piece, the inside of a string.
-    pub(in crate::dialect) fn feed(&mut self, raw: &[u8]) {
+    pub(crate) fn feed(&mut self, raw: &[u8]) {
         each_byte(raw, |byte| self.byte(byte));
     }
 
@@ -37,7 +37,7 @@ impl TextSoFar {
     }
 
     /// The part of the complete text that the pieces lack, as the inside of a string; `None` if they differ from it.
-    pub(in crate::dialect) fn rest_of<'a>(&self, whole: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn rest_of<'a>(&self, whole: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if self.is_empty() {
             return Some(Cow::Borrowed(whole));
         }
@@ -53,7 +53,7 @@ impl TextSoFar {
 
 /// The arguments of a call so far.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::dialect) struct ArgumentsSoFar {
+pub(crate) struct ArgumentsSoFar {
     text: TextSoFar,
     depth: usize,
     in_string: bool,
@@ -63,23 +63,23 @@ pub(in crate::dialect) struct ArgumentsSoFar {
 
 impl ArgumentsSoFar {
     /// Arguments in one piece.
-    pub(in crate::dialect) fn of(raw: &[u8]) -> ArgumentsSoFar {
+    pub(crate) fn of(raw: &[u8]) -> ArgumentsSoFar {
         let mut arguments = ArgumentsSoFar::default();
         arguments.feed(raw);
         arguments
     }
 
-    pub(in crate::dialect) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
     /// True if they are a complete JSON value.
-    pub(in crate::dialect) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
     /// Notes a piece, the inside of a string.
-    pub(in crate::dialect) fn feed(&mut self, raw: &[u8]) {
+    pub(crate) fn feed(&mut self, raw: &[u8]) {
         each_byte(raw, |byte| self.byte(byte));
     }
 
@@ -106,7 +106,7 @@ impl ArgumentsSoFar {
     }
 
     /// As [`TextSoFar::rest_of`], but empty if the pieces differ and are complete without it.
-    pub(in crate::dialect) fn rest_of<'a>(&self, whole: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn rest_of<'a>(&self, whole: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match self.text.rest_of(whole) {
             None if self.complete || whole.is_empty() => Some(Cow::Borrowed(b"")),
             rest => rest,

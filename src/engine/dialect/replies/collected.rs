@@ -13,7 +13,7 @@ use crate::wire::Shape;
 use std::borrow::Cow;
 
 /// A part of an answer.
-pub(in crate::dialect) enum AnswerPart<'a> {
+pub(crate) enum AnswerPart<'a> {
     Text(JsonText<'a>),
     Refusal(Vec<u8>),
     /// Reasoning, and as JSON the part that its target must get back.
@@ -31,23 +31,23 @@ pub(in crate::dialect) enum AnswerPart<'a> {
 
 /// A complete answer.
 #[derive(Default)]
-pub(in crate::dialect) struct WholeAnswer<'a> {
-    pub(in crate::dialect) parts: Vec<AnswerPart<'a>>,
+pub(crate) struct WholeAnswer<'a> {
+    pub(crate) parts: Vec<AnswerPart<'a>>,
     /// The part of each call.
     calls: Vec<usize>,
     json_tool: JsonTool,
     stopped: bool,
-    pub(in crate::dialect) reason: StopReason,
-    pub(in crate::dialect) sequence: Option<Vec<u8>>,
-    pub(in crate::dialect) explanation: Option<Vec<u8>>,
+    pub(crate) reason: StopReason,
+    pub(crate) sequence: Option<Vec<u8>>,
+    pub(crate) explanation: Option<Vec<u8>>,
     /// Usage that it reports.
-    pub(in crate::dialect) reported: Reported,
+    pub(crate) reported: Reported,
     /// Text or a call follows the last report.
     goes_on: bool,
     /// Address and length of the last text that was read.
     pub(super) last_text: (usize, usize),
     /// The client has the same format, so that reasoning needs no carrier.
-    pub(in crate::dialect) native: bool,
+    pub(crate) native: bool,
 }
 
 impl Take for WholeAnswer<'_> {
@@ -107,7 +107,7 @@ impl<'a> WholeAnswer<'a> {
     }
 
     /// Reads the events of `body`, up to a fault.
-    pub(in crate::dialect) fn read_events(&mut self, from: Shape, body: &[u8], keeps: bool) -> Result<(), Broken> {
+    pub(crate) fn read_events(&mut self, from: Shape, body: &[u8], keeps: bool) -> Result<(), Broken> {
         read_events(from, body, keeps, self)?;
         if !self.stopped {
             return Err(Broken::NotJson);
@@ -140,12 +140,12 @@ impl<'a> WholeAnswer<'a> {
     }
 
     /// Number of calls.
-    pub(in crate::dialect) fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.parts.iter().filter(|part| matches!(part, AnswerPart::Call { .. })).count()
     }
 
     /// True if a part of it is a refusal.
-    pub(in crate::dialect) fn refuses(&self) -> bool {
+    pub(crate) fn refuses(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, AnswerPart::Refusal(_)))
     }
 

@@ -22,7 +22,7 @@ fn late_key(name: &str, id: &[u8]) -> Vec<u8> {
 
 /// The response in the last event of the stream `body`, with any items that only separate events contained. `None` if
 /// no event ends with a response.
-pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn response(body: &[u8]) -> Option<Vec<u8>> {
     let (mut splitter, mut rest) = (Splitter::new(), body);
     let (mut items, mut late) = (b"[".to_vec(), Late::new());
     while !rest.is_empty() {

@@ -96,7 +96,7 @@ struct HoleValues {
 
 impl AnswerTemplates {
     /// Passes on an answer that matches a template.
-    pub(in crate::dialect) fn pass(
+    pub(crate) fn pass(
         &mut self,
         endpoint: ModelEndpoint,
         body: &[u8],
@@ -112,7 +112,7 @@ impl AnswerTemplates {
     }
 
     /// Reads an answer of format `from` that matches a template, for a translation.
-    pub(in crate::dialect) fn read<'a>(&mut self, from: Shape, body: &'a [u8]) -> Option<WholeAnswer<'a>> {
+    pub(crate) fn read<'a>(&mut self, from: Shape, body: &'a [u8]) -> Option<WholeAnswer<'a>> {
         let HoleValues { text, reported, reason, .. } = self.find(from, true, body)?;
         Some(WholeAnswer::of_text(text.of(body), reason?, reported))
     }
@@ -129,7 +129,7 @@ impl AnswerTemplates {
 
     /// Learns a parsed answer, which is valid. `passed` is what the client gets: only id and model may differ.
     #[cold]
-    pub(in crate::dialect) fn learn_passed(
+    pub(crate) fn learn_passed(
         &mut self,
         endpoint: ModelEndpoint,
         body: &[u8],

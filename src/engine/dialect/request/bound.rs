@@ -41,7 +41,7 @@ impl Fields {
     }
 
     /// True for a bound on completion tokens in whose place another one is sent.
-    pub(in crate::dialect) fn replaces(&self, member: &Member) -> bool {
+    pub(crate) fn replaces(&self, member: &Member) -> bool {
         let is_bound = matches!(member.name, Name::MaxTokens | Name::MaxCompletionTokens | Name::MaxOutputTokens);
         self.sets_bound && is_bound
     }
@@ -69,7 +69,7 @@ const BOUND_DEPTH: usize = 8;
 /// Bound on completion tokens that the unknown member `key` may be for a provider. A provider may read a number in a
 /// text, round a fraction, or read a bound in an object or a list; there only members with the name of a bound count.
 #[cold]
-pub(in crate::dialect) fn lenient_bound_of(key: &[u8], value: Raw<'_>) -> Option<u64> {
+pub(crate) fn lenient_bound_of(key: &[u8], value: Raw<'_>) -> Option<u64> {
     bound_in(is_bound_name(key), value, 0)
 }
 

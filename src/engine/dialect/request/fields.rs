@@ -14,41 +14,41 @@ pub struct Invalid(pub String);
 
 /// Required members that a complete request has.
 #[derive(Copy, Clone)]
-pub(in crate::dialect) struct PresentMembers {
+pub(crate) struct PresentMembers {
     /// The conversation, with at least one item.
-    pub(in crate::dialect) conversation: bool,
+    pub(crate) conversation: bool,
     /// The conversation is a list without items.
-    pub(in crate::dialect) is_empty: bool,
+    pub(crate) is_empty: bool,
     /// The bound on completion tokens, or the request needs none.
-    pub(in crate::dialect) max_tokens: bool,
+    pub(crate) max_tokens: bool,
 }
 
 /// A member of the request's top-level object.
 #[derive(Copy, Clone, Debug)]
-pub(in crate::dialect) struct Member {
+pub(crate) struct Member {
     /// The key between its quotes, with its escapes.
-    pub(in crate::dialect) key: Span,
+    pub(crate) key: Span,
     /// The value, quotes and brackets included.
-    pub(in crate::dialect) value: Span,
+    pub(crate) value: Span,
     /// Name of the member.
-    pub(in crate::dialect) name: Name,
+    pub(crate) name: Name,
 }
 
 impl Member {
     /// Offset of the key's opening quote.
-    pub(in crate::dialect) fn start(&self) -> usize {
+    pub(crate) fn start(&self) -> usize {
         self.key.start as usize - 1
     }
 
     /// Offset after the value.
-    pub(in crate::dialect) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.value.end as usize
     }
 }
 
 /// The first messages up to a user's, if each has only a role and a text: the positions of their texts.
 #[derive(Copy, Clone, Default)]
-pub(in crate::dialect) struct Opening {
+pub(crate) struct Opening {
     texts: [Span; Opening::TEXTS_MAX],
     count: u8,
     ended: bool,
@@ -67,7 +67,7 @@ impl Opening {
 
     /// Notes a plain message; `index` is its index among all messages.
     #[inline]
-    pub(in crate::dialect) fn message(&mut self, index: u32, text: Span, is_users: bool) {
+    pub(crate) fn message(&mut self, index: u32, text: Span, is_users: bool) {
         if !self.ended
             && index == u32::from(self.count)
             && let Some(slot) = self.texts.get_mut(index as usize)
@@ -79,7 +79,7 @@ impl Opening {
     }
 
     /// The texts up to that of the first user message; `None` if a message is not plain or there are too many.
-    pub(in crate::dialect) fn texts(&self) -> Option<&[Span]> {
+    pub(crate) fn texts(&self) -> Option<&[Span]> {
         self.texts.get(..usize::from(self.count)).filter(|_| self.ended)
     }
 }
@@ -87,22 +87,22 @@ impl Opening {
 /// Counts of parts and of tools in one word, since every waiting request has them. Both saturate far above their
 /// bounds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::dialect) struct Inner(u32);
+pub(crate) struct Inner(u32);
 
 impl Inner {
     const TOOL_BITS: u32 = 14;
     const TOOLS_END: u32 = (1 << Inner::TOOL_BITS) - 1;
     const PARTS_END: u32 = (1 << (32 - Inner::TOOL_BITS)) - 1;
 
-    pub(in crate::dialect) fn tools(self) -> u32 {
+    pub(crate) fn tools(self) -> u32 {
         self.0 & Inner::TOOLS_END
     }
 
-    pub(in crate::dialect) fn parts(self) -> u32 {
+    pub(crate) fn parts(self) -> u32 {
         self.0 >> Inner::TOOL_BITS
     }
 
-    pub(in crate::dialect) fn add(&mut self, parts: u32, tools: u32) {
+    pub(crate) fn add(&mut self, parts: u32, tools: u32) {
         let parts = self.parts().saturating_add(parts).min(Inner::PARTS_END);
         let tools = self.tools().saturating_add(tools).min(Inner::TOOLS_END);
         self.0 = parts << Inner::TOOL_BITS | tools;
@@ -123,42 +123,42 @@ pub struct Fields {
     /// The bound on completion tokens: `max_completion_tokens` if usable, otherwise `max_tokens`.
     pub max_tokens: Option<u64>,
     /// [`Fields::max_tokens`] is sent in place of the client's bound.
-    pub(in crate::dialect) sets_bound: bool,
+    pub(crate) sets_bound: bool,
     /// The client's own bound on completion tokens, if `max_tokens` has another one.
-    pub(in crate::dialect) client_tokens: Option<u64>,
+    pub(crate) client_tokens: Option<u64>,
     /// `thread`: the client wants the provider to store its conversation and will send only the continuation
     /// (messages).
     pub thread: bool,
     /// Number of texts of a pass-through request, or of its documents; 0 means one.
-    pub(in crate::dialect) texts: u32,
+    pub(crate) texts: u32,
     /// `n`: number of answers to each text; 0 means one.
-    pub(in crate::dialect) answers_per_text: u32,
+    pub(crate) answers_per_text: u32,
     /// `best_of`: number of answers generated to choose those from; 0 means no more than those.
-    pub(in crate::dialect) generated_per_text: u32,
+    pub(crate) generated_per_text: u32,
     /// A member or a tool in the list may have a price other than that of its tokens.
-    pub(in crate::dialect) may_cost_more: bool,
+    pub(crate) may_cost_more: bool,
     /// The request has a predicted answer: wrong parts of it are billed as completion tokens (chat).
-    pub(in crate::dialect) predicts: bool,
+    pub(crate) predicts: bool,
     /// An item of the conversation adds tools (responses).
-    pub(in crate::dialect) adds_tools: bool,
+    pub(crate) adds_tools: bool,
     /// A tool takes free text (chat).
-    pub(in crate::dialect) has_custom: bool,
+    pub(crate) has_custom: bool,
     /// Counted items that a translation has to build: messages, items of the input and blocks of the system prompt;
     /// parts, calls and results in them; and tools.
-    pub(in crate::dialect) messages: u32,
-    pub(in crate::dialect) inner: Inner,
+    pub(crate) messages: u32,
+    pub(crate) inner: Inner,
     /// Beginning of the conversation.
-    pub(in crate::dialect) opening: Opening,
-    pub(in crate::dialect) members: Vec<Member>,
+    pub(crate) opening: Opening,
+    pub(crate) members: Vec<Member>,
     /// True if a member is not passed on unchanged to every target of the format.
-    pub(in crate::dialect) has_odd: bool,
+    pub(crate) has_odd: bool,
     /// Parts of the body that are not sent to an upstream of the same format, in order: reasoning without a signature;
     /// in a chat request also each role `developer`, which is replaced if the target does not accept it.
-    pub(in crate::dialect) cuts: Vec<Span>,
+    pub(crate) cuts: Vec<Span>,
     /// The refusal if the request names an object of the provider's account.
-    pub(in crate::dialect) stored: Option<Box<Invalid>>,
+    pub(crate) stored: Option<Box<Invalid>>,
     /// Refusal of such a member that is sent to some targets only.
-    pub(in crate::dialect) stored_beside: Option<Box<Invalid>>,
+    pub(crate) stored_beside: Option<Box<Invalid>>,
 }
 
 impl Fields {
@@ -214,7 +214,7 @@ impl Fields {
         self.prompts() * u64::from(self.generated_per_text.max(self.answers_per_text).max(1))
     }
 
-    pub(in crate::dialect) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         // Field by field: assigning a new value as a whole would copy it twice.
         let Fields {
             model,

@@ -5,7 +5,7 @@ use crate::wire::Span;
 /// Collects the bytes to omit. A comma is removed with an item: the one before it, or the one after it if no earlier
 /// item remains.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct Leave {
+pub(crate) struct Leave {
     /// Start of the current item.
     start: u32,
     /// End of the last item, and of the last one that remains.
@@ -17,13 +17,13 @@ pub(in crate::dialect) struct Leave {
 
 impl Leave {
     /// Begins an item at `start`.
-    pub(in crate::dialect) fn open(&mut self, start: u32) {
+    pub(crate) fn open(&mut self, start: u32) {
         self.start = start;
     }
 
     /// Ends an item before `end`; `leaves`: it is omitted.
     #[inline]
-    pub(in crate::dialect) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
+    pub(crate) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
         self.end = end;
         if !leaves {
             if let Some(start) = self.pending.take() {
@@ -41,14 +41,14 @@ impl Leave {
 
     /// Notes a whole item.
     #[inline]
-    pub(in crate::dialect) fn item(&mut self, item: Span, leaves: bool, cuts: &mut Vec<Span>) {
+    pub(crate) fn item(&mut self, item: Span, leaves: bool, cuts: &mut Vec<Span>) {
         self.open(item.start);
         self.close(item.end, leaves, cuts);
     }
 
     /// Ends the list.
     #[inline]
-    pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {
+    pub(crate) fn close_list(&mut self, cuts: &mut Vec<Span>) {
         if let Some(start) = self.pending.take() {
             cuts.push(Span { start, end: self.end });
         }

@@ -7,7 +7,7 @@ use crate::wire::json::{eq_unescaped, has_escape};
 
 /// Treatment of a member.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum Class {
+pub(crate) enum Class {
     /// Validated, forwarded.
     Specified,
     /// Never validated; the gateway reads or rewrites it on some route.
@@ -28,7 +28,7 @@ macro_rules! members {
         /// A top-level member of a request.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
         #[repr(u8)]
-        pub(in crate::dialect) enum Name {
+        pub(crate) enum Name {
             $(#[doc = $text] $name,)*
             /// Any other.
             Other,
@@ -135,7 +135,7 @@ members! {
 impl Name {
     /// Finds the member by the inside of a key; [`Name::Other`] for those outside the table.
     #[inline(always)]
-    pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
+    pub(crate) fn of(raw: &[u8]) -> Name {
         if let Some(name) = plain(raw) {
             return name;
         }
@@ -146,7 +146,7 @@ impl Name {
     }
 
     /// Finds the member by the name of a form's field, which has no escapes.
-    pub(in crate::dialect) fn of_field(field: &[u8]) -> Name {
+    pub(crate) fn of_field(field: &[u8]) -> Name {
         BY_NAME.iter().find(|(text, _)| text.as_bytes() == field).map_or(Name::Other, |(_, name)| *name)
     }
 
@@ -156,19 +156,19 @@ impl Name {
     }
 
     /// Spelling of the name.
-    pub(in crate::dialect) fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         BY_NAME.get(self as usize).map_or("", |(text, _)| text)
     }
 
     /// Treatment of this member in conversations.
     #[inline]
-    pub(in crate::dialect) fn of_shape(self, shape: Shape) -> Class {
+    pub(crate) fn of_shape(self, shape: Shape) -> Class {
         CLASSES[self as usize][shape as usize]
     }
 
     /// All members with their spellings.
     #[cfg(test)]
-    pub(in crate::dialect) fn all() -> &'static [(&'static str, Name)] {
+    pub(crate) fn all() -> &'static [(&'static str, Name)] {
         BY_NAME
     }
 }
@@ -176,7 +176,7 @@ impl Name {
 impl Class {
     /// True if the gateway reads or rewrites such a member on some route.
     #[inline]
-    pub(in crate::dialect) fn is_read(self) -> bool {
+    pub(crate) fn is_read(self) -> bool {
         matches!(self, Class::Specified | Class::Read)
     }
 }

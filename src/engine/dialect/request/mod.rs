@@ -13,12 +13,12 @@ mod plain;
 pub(super) mod stored;
 mod table;
 
-pub(in crate::dialect) use bound::lenient_bound_of;
+pub(crate) use bound::lenient_bound_of;
 pub use fields::{Fields, Invalid};
-pub(in crate::dialect) use fields::{Member, PresentMembers};
-pub(in crate::dialect) use leave::Leave;
-pub(in crate::dialect) use members::{Class, Name};
-pub(in crate::dialect) use plain::PlainMessage;
+pub(crate) use fields::{Member, PresentMembers};
+pub(crate) use leave::Leave;
+pub(crate) use members::{Class, Name};
+pub(crate) use plain::PlainMessage;
 
 use super::tokens::{CountLater, PromptTokens};
 use crate::dialect::passthrough::form::RequestForm;
@@ -27,12 +27,12 @@ use crate::wire::{ModelEndpoint, Passthrough};
 use checks::Checks;
 
 /// The bound on completion tokens in `value`, if it is usable.
-pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
+pub(crate) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
 /// Number of answers that `value` requests; 0 if it has none.
-pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
+pub(crate) fn answers_of(value: &[u8]) -> u64 {
     checks::answers(Raw::new(value)).into()
 }
 

@@ -17,19 +17,15 @@ const FORMS: [PlainForm; 2] = [
 ];
 
 /// A message of the user, the assistant or the system. Both spans are between the quotes.
-pub(in crate::dialect) struct PlainMessage {
-    pub(in crate::dialect) role: Span,
-    pub(in crate::dialect) text: Span,
+pub(crate) struct PlainMessage {
+    pub(crate) role: Span,
+    pub(crate) text: Span,
 }
 
 impl PlainMessage {
     /// Reads the message at `at`. `end_of` returns the end of the valid string whose inside begins at an offset.
     #[inline(always)]
-    pub(in crate::dialect) fn at(
-        buf: &[u8],
-        at: usize,
-        end_of: impl FnOnce(usize) -> Option<usize>,
-    ) -> Option<PlainMessage> {
+    pub(crate) fn at(buf: &[u8], at: usize, end_of: impl FnOnce(usize) -> Option<usize>) -> Option<PlainMessage> {
         let form = FORMS.iter().find(|form| buf[at..].starts_with(form.role))?;
         let role = at + form.role.len();
         let length = match buf[role..] {
@@ -49,19 +45,19 @@ impl PlainMessage {
 
     /// True for a message of the user.
     #[inline(always)]
-    pub(in crate::dialect) fn is_users(&self) -> bool {
+    pub(crate) fn is_users(&self) -> bool {
         self.role.len() == 4
     }
 
     /// True for a message of the assistant.
     #[inline(always)]
-    pub(in crate::dialect) fn is_assistants(&self) -> bool {
+    pub(crate) fn is_assistants(&self) -> bool {
         self.role.len() == 9
     }
 
     /// Offset after the message.
     #[inline(always)]
-    pub(in crate::dialect) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.text.end as usize + 2
     }
 }

@@ -31,47 +31,47 @@ const FREE: [&str; 4] = ["input", "arguments", "citations", "annotations"];
 const NAME_MAX: usize = 64;
 
 /// True if a key names an object.
-pub(in crate::dialect) fn is_id(key: &[u8]) -> bool {
+pub(crate) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
 }
 
 /// True if a form field names an object. Servers spell and nest names of fields in many ways, so the letters decide.
-pub(in crate::dialect) fn names_object_in_form(name: &[u8]) -> bool {
+pub(crate) fn names_object_in_form(name: &[u8]) -> bool {
     let letters: Vec<u8> = name.iter().filter(|byte| byte.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
     FORM_IDS.iter().any(|id| letters.windows(id.len()).any(|part| part == id.as_bytes()))
 }
 
 /// True if a key names objects in a tool.
-pub(in crate::dialect) fn is_tool_id(key: &[u8]) -> bool {
+pub(crate) fn is_tool_id(key: &[u8]) -> bool {
     is_id(key) || TOOL_IDS.iter().any(|name| eq_unescaped(key, name))
 }
 
 /// True if a key names a member of a tool in which the client chooses all names.
-pub(in crate::dialect) fn is_free_in_tool(key: &[u8]) -> bool {
+pub(crate) fn is_free_in_tool(key: &[u8]) -> bool {
     TOOL_FREE.iter().any(|name| eq_unescaped(key, name))
 }
 
 /// True if a key of a member that is passed on as it is names objects. `member`: the key of that member itself.
-pub(in crate::dialect) fn names_object(key: &[u8], member: &[u8]) -> bool {
+pub(crate) fn names_object(key: &[u8], member: &[u8]) -> bool {
     let lists = &TOOL_IDS[1..];
     let is_voice = || eq_unescaped(key, "id") && eq_unescaped(member, "voice");
     is_id(key) || lists.iter().any(|name| eq_unescaped(key, name)) || is_voice()
 }
 
 /// The refusal of the object at `path`, whose name is `name`.
-pub(in crate::dialect) fn refusal(path: Arguments<'_>, name: &[u8]) -> Invalid {
+pub(crate) fn refusal(path: Arguments<'_>, name: &[u8]) -> Invalid {
     let expected = if name == b"file_id" { NO_FILE } else { NO_OBJECT };
     Invalid(format!("{path}: expected {expected}"))
 }
 
 /// A member's name in a refusal.
-pub(in crate::dialect) fn name_of(key: &[u8]) -> Cow<'_, str> {
+pub(crate) fn name_of(key: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&key[..key.len().min(NAME_MAX)])
 }
 
 /// Tracks whether the current message or tool names an object of the provider's account.
 #[derive(Copy, Clone, Debug)]
-pub(in crate::dialect) struct Stored {
+pub(crate) struct Stored {
     /// The current member of the message, of the block of its content, or of the tool.
     member: Span,
     /// The last key, if its value names an object.
@@ -83,13 +83,13 @@ pub(in crate::dialect) struct Stored {
 }
 
 /// State at the start of a message.
-pub(in crate::dialect) const NOTHING_STORED: Stored =
+pub(crate) const NOTHING_STORED: Stored =
     Stored { member: Span { start: 0, end: 0 }, name: None, has_id: false, free: u8::MAX };
 
 impl Stored {
     /// Handles a key at `depth`: 3 in the message, 5 in a block of its content.
     #[inline]
-    pub(in crate::dialect) fn key(&mut self, buf: &[u8], depth: usize, span: Span) {
+    pub(crate) fn key(&mut self, buf: &[u8], depth: usize, span: Span) {
         let (key, depth) = (span.of(buf), depth.min(usize::from(u8::MAX) - 1) as u8);
         self.name = None;
         if depth <= self.free {
@@ -116,7 +116,7 @@ impl Stored {
 
     /// Handles a key at `depth` of a tool: 3 in the tool itself.
     #[inline]
-    pub(in crate::dialect) fn tool_key(&mut self, buf: &[u8], depth: usize, span: Span) {
+    pub(crate) fn tool_key(&mut self, buf: &[u8], depth: usize, span: Span) {
         let depth = depth.min(usize::from(u8::MAX) - 1) as u8;
         self.name = None;
         if depth <= self.free {
@@ -140,28 +140,28 @@ impl Stored {
 
     /// True if a container that begins at `depth` is not in an unchecked member.
     #[inline]
-    pub(in crate::dialect) fn is_read(&self, depth: usize) -> bool {
+    pub(crate) fn is_read(&self, depth: usize) -> bool {
         depth < usize::from(self.free)
     }
 
     /// True if the name is that of the member itself.
-    pub(in crate::dialect) fn is_member(&self) -> bool {
+    pub(crate) fn is_member(&self) -> bool {
         self.name == Some(self.member)
     }
 
     /// True if a string at this point names an object.
     #[inline]
-    pub(in crate::dialect) fn is_named(&self) -> bool {
+    pub(crate) fn is_named(&self) -> bool {
         self.name.is_some()
     }
 
     /// Name of the member that contains the object.
-    pub(in crate::dialect) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
+    pub(crate) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.member.of(buf))
     }
 
     /// Name of the object.
-    pub(in crate::dialect) fn name<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
+    pub(crate) fn name<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.name.unwrap_or_default().of(buf))
     }
 }
@@ -169,13 +169,13 @@ impl Stored {
 impl Fields {
     /// Notes that the member at `path` names an object. Only the first one is kept.
     #[cold]
-    pub(in crate::dialect) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
+    pub(crate) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
         self.stored.get_or_insert_with(|| Box::new(refusal(path, name.as_bytes())));
     }
 
     /// [`Invalid`] if the request names an object of the provider's account and the configuration does not allow it.
     #[inline]
-    pub(in crate::dialect) fn may_name_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
+    pub(crate) fn may_name_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
         match &self.stored {
             Some(why) if !takes.stored_objects => Err(Invalid::clone(why)),
             _ => Ok(()),
@@ -185,7 +185,7 @@ impl Fields {
     /// [`Invalid`] if an unknown member names such an object, the target gets unknown members, and the configuration
     /// does not allow it.
     #[inline]
-    pub(in crate::dialect) fn may_forward_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
+    pub(crate) fn may_forward_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
         let is_sent = matches!(takes.unknown, UnknownMembers::New | UnknownMembers::Forward);
         match &self.stored_beside {
             Some(why) if is_sent && !takes.stored_objects => Err(Invalid::clone(why)),

@@ -190,7 +190,7 @@ impl Name {
 
     /// Treatment of this member in a request to `endpoint`.
     #[inline]
-    pub(in crate::dialect) fn class(self, endpoint: ModelEndpoint) -> Class {
+    pub(crate) fn class(self, endpoint: ModelEndpoint) -> Class {
         match endpoint.operation {
             Operation::Passthrough(passthrough) => self.class_of_passthrough(passthrough),
             _ => self.of_shape(endpoint.shape),
@@ -222,26 +222,26 @@ impl Name {
     /// True if a member of this class may be omitted or rewritten for a target of its format that accepts everything in
     /// the table.
     #[inline]
-    pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
+    pub(crate) fn is_odd(self, class: Class) -> bool {
         use Name::*;
         matches!(class, Class::Denied | Class::Unknown) || matches!(self, N | StreamOptions | MaxCompletionTokens)
     }
 
     /// True if a list or an object there becomes part of the prompt in addition to conversation and tools: providers
     /// bill schemas for the output, and settings that shorten a conversation, as prompt tokens.
-    pub(in crate::dialect) fn is_read_by_model(self, shape: Shape) -> bool {
+    pub(crate) fn is_read_by_model(self, shape: Shape) -> bool {
         with_format!(shape, format => format::is_read_by_model(self))
     }
 
     /// True if the gateway reads or rewrites it on some route.
     #[inline]
-    pub(in crate::dialect) fn is_read(self, endpoint: ModelEndpoint) -> bool {
+    pub(crate) fn is_read(self, endpoint: ModelEndpoint) -> bool {
         self.class(endpoint).is_read()
     }
 
     /// True if a translation reads it. Outside translations, two of them are not read in a chat request.
     #[inline]
-    pub(in crate::dialect) fn is_translated(self, shape: Shape) -> bool {
+    pub(crate) fn is_translated(self, shape: Shape) -> bool {
         let chat = shape == Shape::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey);
         chat || self.is_read(ModelEndpoint::generate(shape))
     }
@@ -256,7 +256,7 @@ impl Name {
     /// True if a member outside the table reaches beyond the key, in any spelling: it names another place, another
     /// credential, or another tenant of a provider that is itself a gateway. Called only if unknown members are
     /// forwarded.
-    pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
+    pub(crate) fn leads_elsewhere(raw: &[u8]) -> bool {
         // Longer names are not compared.
         if raw.len() > NAME_BYTES_MAX {
             return true;
@@ -283,7 +283,7 @@ impl Name {
 
     /// The member outside the table that may have a price of its own, in any spelling. Called only if unknown members
     /// are forwarded.
-    pub(in crate::dialect) fn priced(raw: &[u8]) -> Option<Name> {
+    pub(crate) fn priced(raw: &[u8]) -> Option<Name> {
         // A longer name is not sent.
         let letters = if raw.len() > NAME_BYTES_MAX { return None } else { letters(raw) };
         PRICED.iter().find(|(name, _)| *name == letters).map(|(_, name)| *name)
@@ -291,7 +291,7 @@ impl Name {
 
     /// True if a member outside the table is harmless and documented by local servers for their chat endpoint. Called
     /// only for providers on the own network.
-    pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
+    pub(crate) fn is_local(raw: &[u8]) -> bool {
         if raw.len() > NAME_BYTES_MAX {
             return false;
         }

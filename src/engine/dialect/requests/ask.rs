@@ -20,10 +20,10 @@ pub type CacheKey = [u8; 32];
 /// Maximum number of cache marks in the messages format.
 const MARKS_MAX: u32 = 4;
 /// Members by which clients mark the end of a cached prefix, in Anthropic's API and in OpenAI's.
-pub(in crate::dialect) const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
+pub(crate) const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
 
 /// Values of [`MARKS`] in one object.
-pub(in crate::dialect) type Marks<'a> = [Option<Raw<'a>>; 2];
+pub(crate) type Marks<'a> = [Option<Raw<'a>>; 2];
 
 /// Target that a request is written for.
 #[derive(Copy, Clone, Debug)]
@@ -63,30 +63,30 @@ impl OwnedTarget {
 }
 
 /// The request to be translated.
-pub(in crate::dialect) struct SourceRequest<'a> {
-    pub(in crate::dialect) body: &'a [u8],
-    pub(in crate::dialect) fields: &'a Fields,
+pub(crate) struct SourceRequest<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) fields: &'a Fields,
     /// Positions of the texts in the body.
-    pub(in crate::dialect) texts: &'a CountLater,
+    pub(crate) texts: &'a CountLater,
     /// [`bit`]s of the names of all members.
-    pub(in crate::dialect) present: u64,
-    pub(in crate::dialect) from: Shape,
-    pub(in crate::dialect) target: &'a RequestTarget<'a>,
+    pub(crate) present: u64,
+    pub(crate) from: Shape,
+    pub(crate) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
-    pub(in crate::dialect) marks: Cell<u32>,
+    pub(crate) marks: Cell<u32>,
 }
 
 /// Bit that stands for a name, perhaps also for another one. Most requests have few of the many members that are asked
 /// for.
 #[inline(always)]
-pub(in crate::dialect) fn bit(name: Name) -> u64 {
+pub(crate) fn bit(name: Name) -> u64 {
     1 << (name as u32 % u64::BITS)
 }
 
 impl<'a> SourceRequest<'a> {
     /// A top-level member. `null`, and a member that the model does not accept, count as absent.
     #[inline(always)]
-    pub(in crate::dialect) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
+    pub(crate) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         if self.present & bit(name) == 0 { None } else { self.find(name, text) }
     }
 
@@ -101,13 +101,13 @@ impl<'a> SourceRequest<'a> {
 
     /// True if the model does not accept the parameter `text`, by its configuration.
     #[inline]
-    pub(in crate::dialect) fn drops(&self, text: &str) -> bool {
+    pub(crate) fn drops(&self, text: &str) -> bool {
         self.target.capabilities.drops(text)
     }
 
     /// The messages in order.
     #[inline]
-    pub(in crate::dialect) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
+    pub(crate) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
         let (mut items, mut number, mut ends) = (list.items(), 0.., self.texts.ends());
         let end = (list.bytes().as_ptr_range().end as usize).wrapping_sub(self.body.as_ptr() as usize);
@@ -131,7 +131,7 @@ impl<'a> SourceRequest<'a> {
 
     /// True if the client controls the caching of its prompt: by a mark in a message or on a tool, or by excluding
     /// other marks.
-    pub(in crate::dialect) fn names_marks(&self) -> bool {
+    pub(crate) fn names_marks(&self) -> bool {
         let marked = |block: Raw<'_>| block.pick(MARKS).iter().any(Option::is_some);
         let in_list = |name, text| {
             let list = self.get(name, text).unwrap_or(Raw::NULL);
@@ -151,7 +151,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
-    pub(in crate::dialect) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
+    pub(crate) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
         let own = control.or(breakpoint)?;
         if self.target.shape != Shape::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
@@ -160,7 +160,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The client's own mark on a part. Providers refuse one on a blank `text`.
-    pub(in crate::dialect) fn part_mark(&self, marks: Marks<'_>, text: Option<&[u8]>) -> Option<Block<'a>> {
+    pub(crate) fn part_mark(&self, marks: Marks<'_>, text: Option<&[u8]>) -> Option<Block<'a>> {
         if text.is_some_and(is_blank) {
             return None;
         }
@@ -168,7 +168,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The texts of a content that is a string or an array of parts, refusals included, with their marks.
-    pub(in crate::dialect) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
+    pub(crate) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
         let mut blocks = Vec::new();
         blocks.extend(content.string().map(|text| Block::Text(Cow::Borrowed(text))));
         let mut parts = content.items();
@@ -183,12 +183,12 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// Name of the client's list of messages.
-    pub(in crate::dialect) fn messages_name(&self) -> &'static str {
+    pub(crate) fn messages_name(&self) -> &'static str {
         if self.from == Shape::Responses { "input" } else { "messages" }
     }
 
     /// The bound on completion tokens, limited to the model's maximum.
-    pub(in crate::dialect) fn max_tokens(&self) -> Option<u64> {
+    pub(crate) fn max_tokens(&self) -> Option<u64> {
         let ceiling = self.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
         self.fields.max_tokens.map(|max| max.min(ceiling))
     }
@@ -196,16 +196,16 @@ impl<'a> SourceRequest<'a> {
 
 /// A message with the members that every message needs, found in one walk.
 #[derive(Copy, Clone)]
-pub(in crate::dialect) struct Message<'a> {
-    pub(in crate::dialect) at: usize,
-    pub(in crate::dialect) raw: Raw<'a>,
-    pub(in crate::dialect) role: Raw<'a>,
-    pub(in crate::dialect) content: Raw<'a>,
-    pub(in crate::dialect) marks: Marks<'a>,
+pub(crate) struct Message<'a> {
+    pub(crate) at: usize,
+    pub(crate) raw: Raw<'a>,
+    pub(crate) role: Raw<'a>,
+    pub(crate) content: Raw<'a>,
+    pub(crate) marks: Marks<'a>,
 }
 
 /// The text of a system message for use in a user message.
-pub(in crate::dialect) fn as_users(turn: &Turn<'_>) -> JsonText<'static> {
+pub(crate) fn as_users(turn: &Turn<'_>) -> JsonText<'static> {
     let mut text = b"<developer_message>\\n".to_vec();
     for part in turn.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
         text.extend_from_slice(part);
@@ -215,12 +215,12 @@ pub(in crate::dialect) fn as_users(turn: &Turn<'_>) -> JsonText<'static> {
     Cow::Owned(text)
 }
 
-pub(in crate::dialect) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
+pub(crate) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
     Err(Invalid(format!("{path}: expected {expected}")))
 }
 
 /// True if the inside of a string is only white space.
-pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
+pub(crate) fn is_blank(raw: &[u8]) -> bool {
     // The first byte decides for nearly all texts.
     if raw.first().is_some_and(|byte| byte.is_ascii_graphic() && *byte != b'\\') {
         return false;
@@ -232,7 +232,7 @@ pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
 }
 
 /// Appends the string `raw` if it has at most `most` characters, otherwise its SHA-256 in hexadecimal.
-pub(in crate::dialect) fn write_user(raw: &[u8], most: usize, out: &mut Vec<u8>) {
+pub(crate) fn write_user(raw: &[u8], most: usize, out: &mut Vec<u8>) {
     let text = Raw::text_of(raw);
     if text.chars().count() <= most {
         return write_inside(out, raw);

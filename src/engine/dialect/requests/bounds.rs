@@ -46,7 +46,7 @@ pub fn structure(from: Shape, fields: &Fields) -> Result<usize, Invalid> {
 }
 
 /// The stop sequences.
-pub(in crate::dialect) fn stops<'a>(mut words: impl Iterator<Item = Raw<'a>>) -> Result<Vec<&'a [u8]>, Invalid> {
+pub(crate) fn stops<'a>(mut words: impl Iterator<Item = Raw<'a>>) -> Result<Vec<&'a [u8]>, Invalid> {
     let stops = words.by_ref().take(STOPS_MAX).filter_map(Raw::string).collect();
     match words.next() {
         None => Ok(stops),
@@ -55,13 +55,13 @@ pub(in crate::dialect) fn stops<'a>(mut words: impl Iterator<Item = Raw<'a>>) ->
 }
 
 /// Refuses a list that is too long.
-pub(in crate::dialect) fn too_many<T>(path: &str, most: usize, what: &str) -> Result<T, Invalid> {
+pub(crate) fn too_many<T>(path: &str, most: usize, what: &str) -> Result<T, Invalid> {
     refuse(path, &format!("at most {most}{what} for this model"))
 }
 
 /// Checks that the length of a tool's name, or of its namespace's, is one that providers could accept. A namespace is
 /// checked again for each of its tools.
-pub(in crate::dialect) fn tool_name_fits(name: &[u8], path: impl FnOnce() -> String) -> Result<(), Invalid> {
+pub(crate) fn tool_name_fits(name: &[u8], path: impl FnOnce() -> String) -> Result<(), Invalid> {
     match name.len() <= TOOL_NAME_MAX {
         true => Ok(()),
         false => refuse(path(), &format!("at most {TOOL_NAME_MAX} bytes")),

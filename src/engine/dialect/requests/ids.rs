@@ -18,19 +18,19 @@ struct Repeated {
 
 /// The ids so far, by hash.
 #[derive(Default)]
-pub(in crate::dialect) struct CallIds {
+pub(crate) struct CallIds {
     known: BTreeMap<u64, Repeated>,
     users: u32,
 }
 
 impl CallIds {
     /// Begins a message.
-    pub(in crate::dialect) fn user(&mut self, is_users: bool) {
+    pub(crate) fn user(&mut self, is_users: bool) {
         self.users += u32::from(is_users);
     }
 
     /// Number of earlier calls with this id.
-    pub(in crate::dialect) fn call(&mut self, id: &[u8]) -> u32 {
+    pub(crate) fn call(&mut self, id: &[u8]) -> u32 {
         let of_id = self.known.entry(hash(id)).or_default();
         if of_id.users != self.users {
             (of_id.users, of_id.next) = (self.users, of_id.calls);
@@ -41,7 +41,7 @@ impl CallIds {
 
     /// Number of the call to which a result belongs: results belong, in order, to the calls since the previous user
     /// message.
-    pub(in crate::dialect) fn result(&mut self, id: &[u8]) -> u32 {
+    pub(crate) fn result(&mut self, id: &[u8]) -> u32 {
         let Some(of_id) = self.known.get_mut(&hash(id)) else { return 0 };
         of_id.next += 1;
         of_id.next.min(of_id.calls) - 1

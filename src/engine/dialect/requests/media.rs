@@ -103,7 +103,7 @@ fn from_url<'a>(url: &'a [u8], detail: Option<&'a [u8]>, path: impl Display + Co
 }
 
 /// Reads a chat part of type `image_url`: an object with `url`, or the URL itself.
-pub(in crate::dialect) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+pub(crate) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let image = part.get("image_url").unwrap_or(Raw::NULL);
     let detail = image.get("detail").and_then(Raw::string);
     match image.string().or_else(|| image.get("url").and_then(Raw::string)) {
@@ -114,7 +114,7 @@ pub(in crate::dialect) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Me
 
 /// Reads a chat part of type `file`: a PDF, a text or an image in `file_data`. A `file_id` is valid only at one
 /// provider.
-pub(in crate::dialect) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
+pub(crate) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let file = part.get("file").unwrap_or(Raw::NULL);
     let title = file.get("filename").and_then(Raw::string);
     let at = format!("{path}.file.file_data");
@@ -154,7 +154,7 @@ fn text_file<'a>(data: &[u8], at: &str) -> Result<Block<'a>, Invalid> {
 }
 
 /// Reads a responses part of type `input_image`.
-pub(in crate::dialect) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+pub(crate) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let detail = part.get("detail").and_then(Raw::string);
     match part.get("image_url").and_then(Raw::string) {
         Some(url) => from_url(url, detail, format_args!("{path}.image_url")),
@@ -163,7 +163,7 @@ pub(in crate::dialect) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Resu
 }
 
 /// Reads a responses part of type `input_file`: a PDF, a text, or the URL of one.
-pub(in crate::dialect) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
+pub(crate) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let title = part.get("filename").and_then(Raw::string);
     if let Some(url) = part.get("file_url").and_then(Raw::string) {
         return Ok(Block::Media(Media::Document { url: Cow::Borrowed(url), title, path: format!("{path}.file_url") }));
@@ -174,7 +174,7 @@ pub(in crate::dialect) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Resul
 }
 
 /// Reads a messages block `image`.
-pub(in crate::dialect) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+pub(crate) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let source = block.get("source").unwrap_or(Raw::NULL);
     let kind = source.get("type").unwrap_or(Raw::NULL);
     let text = |name| source.get(name).and_then(Raw::string).map(Cow::Borrowed);
@@ -188,11 +188,7 @@ pub(in crate::dialect) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Resu
 }
 
 /// Reads a messages block `document`: a PDF, or its texts, after its title and its context.
-pub(in crate::dialect) fn messages_document<'a>(
-    block: Raw<'a>,
-    path: &str,
-    out: &mut Vec<Block<'a>>,
-) -> Result<(), Invalid> {
+pub(crate) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
     let source = block.get("source").unwrap_or(Raw::NULL);
     let kind = source.get("type").unwrap_or(Raw::NULL);
     let [title, context] = block.pick(["title", "context"]).map(|text| text.and_then(Raw::string));
@@ -233,7 +229,7 @@ pub(in crate::dialect) fn messages_document<'a>(
 const DOCUMENTS: &str = "a PDF in base64, text or content for this model";
 
 /// The text of a messages block `search_result`: title, source and body.
-pub(in crate::dialect) fn search_result(block: Raw<'_>) -> JsonText<'static> {
+pub(crate) fn search_result(block: Raw<'_>) -> JsonText<'static> {
     let head = ["title", "source"].into_iter().filter_map(|name| block.get(name));
     let body = block.get("content").unwrap_or(Raw::NULL).items().filter_map(|item| item.get("text"));
     let mut out = Vec::new();
@@ -246,7 +242,7 @@ pub(in crate::dialect) fn search_result(block: Raw<'_>) -> JsonText<'static> {
 
 impl Media<'_> {
     /// Appends it as a messages block.
-    pub(in crate::dialect) fn write_block(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_block(&self, out: &mut Vec<u8>) {
         item(out);
         let block = match self {
             Media::Pdf { .. } | Media::Document { .. } => "document",
@@ -266,7 +262,7 @@ impl Media<'_> {
     }
 
     /// Appends it as a chat part. The chat format has no documents by URL.
-    pub(in crate::dialect) fn write_chat_part(&self, out: &mut Vec<u8>) -> Result<(), Invalid> {
+    pub(crate) fn write_chat_part(&self, out: &mut Vec<u8>) -> Result<(), Invalid> {
         item(out);
         match self {
             Media::Pdf { data, title } => {
@@ -289,7 +285,7 @@ impl Media<'_> {
     }
 
     /// Appends it as a responses part.
-    pub(in crate::dialect) fn write_input(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_input(&self, out: &mut Vec<u8>) {
         item(out);
         match self {
             Media::Pdf { data, title } => {

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Maximum characters of a tool's name in a format.
-pub(in crate::dialect) fn longest(shape: Shape) -> usize {
+pub(crate) fn longest(shape: Shape) -> usize {
     if shape == Shape::Messages { 128 } else { 64 }
 }
 
@@ -48,7 +48,7 @@ impl<'a> Talk<'a> {
 
 /// Keeps one of several equal definitions of a tool: the messages format accepts only one. Different definitions with
 /// one name are refused as ambiguous.
-pub(in crate::dialect) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
+pub(crate) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
     let (mut known, mut doubled, mut schemas) = (BTreeMap::<&[u8], usize>::new(), Vec::new(), Vec::new());
     for (at, tool) in tools.iter().enumerate() {
         let first = *known.entry(&*tool.name).or_insert(at);
@@ -75,7 +75,7 @@ pub(in crate::dialect) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Inva
 
 /// Renames each tool whose name a target of format `shape` refuses, and notes the original in `state`. Readers that
 /// support namespaces have renamed their tools already.
-pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut TranslationState) {
+pub(crate) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut TranslationState) {
     let most = longest(shape);
     let mut fits = true;
     talk.each_name(|name| {

@@ -9,7 +9,7 @@ use crate::wire::json::{key, member_inside, member_string, write_inside};
 const USER_MAX: usize = 64;
 
 /// Writes the temperature and `top_p`, for models that accept them.
-pub(in crate::dialect) fn write_sampling(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_sampling(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
     for (text, value) in [("temperature", wishes.temperature), ("top_p", wishes.top_p)] {
         if let Some(value) = value.filter(|_| ask.target.capabilities.sampling) {
             key(out, text);
@@ -19,7 +19,7 @@ pub(in crate::dialect) fn write_sampling(ask: &SourceRequest<'_>, wishes: &Wishe
 }
 
 /// Writes the end user as the member `name`, and the key of the prompt cache.
-pub(in crate::dialect) fn write_caller(ask: &SourceRequest<'_>, name: &str, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_caller(ask: &SourceRequest<'_>, name: &str, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
     for (name, value) in [(name, wishes.user), ("prompt_cache_key", wishes.cache_key.as_deref())] {
         if let Some(value) = value.filter(|_| !ask.drops(name)) {
             key(out, name);
@@ -29,7 +29,7 @@ pub(in crate::dialect) fn write_caller(ask: &SourceRequest<'_>, name: &str, wish
 }
 
 /// Writes a tool's name, description and parameters, without the end of the object.
-pub(in crate::dialect) fn write_function(tool: &Tool<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_function(tool: &Tool<'_>, out: &mut Vec<u8>) {
     write_inside(out, &tool.name);
     if let Some(description) = &tool.description {
         member_inside(out, "description", description);
@@ -42,7 +42,7 @@ pub(in crate::dialect) fn write_function(tool: &Tool<'_>, out: &mut Vec<u8>) {
 }
 
 /// Writes which tools the model may call. `open` and `close`: JSON around the name of the one that it must call.
-pub(in crate::dialect) fn write_choice(
+pub(crate) fn write_choice(
     ask: &SourceRequest<'_>,
     offer: &Offer<'_>,
     (open, close): (&[u8], &[u8]),

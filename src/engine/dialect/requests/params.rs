@@ -9,7 +9,7 @@ use crate::wire::json::{Raw, eq_unescaped, key};
 
 /// Writes `params` into `out`, a complete request: those with `always` replace an existing member, the others are added
 /// if missing. The first member is the model and remains.
-pub(in crate::dialect) fn write(params: &[Param], out: &mut Vec<u8>) {
+pub(crate) fn write(params: &[Param], out: &mut Vec<u8>) {
     let mut gone = Vec::new();
     let mut found = vec![false; params.len()];
     for (name, value) in Raw::new(out).members() {
@@ -32,7 +32,7 @@ pub(in crate::dialect) fn write(params: &[Param], out: &mut Vec<u8>) {
 }
 
 /// Removes parts, in order, in one pass.
-pub(in crate::dialect) fn cut(out: &mut Vec<u8>, gone: &[Span]) {
+pub(crate) fn cut(out: &mut Vec<u8>, gone: &[Span]) {
     let Some(mut to) = gone.first().map(|first| first.start as usize) else { return };
     for (at, part) in gone.iter().enumerate() {
         let from = part.end as usize;

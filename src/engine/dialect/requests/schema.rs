@@ -10,7 +10,7 @@ use crate::wire::json::{Raw, ValueKind, compact, item, key, key_inside, member_i
 use std::collections::BTreeMap;
 
 /// Maximum bytes of a schema whose inner schemas are read: the names in it are collected.
-pub(in crate::dialect) const SCHEMA_MAX: usize = 256 * 1024;
+pub(crate) const SCHEMA_MAX: usize = 256 * 1024;
 
 /// The schema of a function without arguments.
 const NO_ARGUMENTS: &[u8] = b"{\"type\":\"object\",\"properties\":{}}";
@@ -20,7 +20,7 @@ const FREE: &[u8] = b"{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\
       \"additionalProperties\":false}";
 
 /// Appends the schema of a tool that takes free text, as its one argument `input`.
-pub(in crate::dialect) fn write_free(out: &mut Vec<u8>) {
+pub(crate) fn write_free(out: &mut Vec<u8>) {
     out.extend_from_slice(FREE);
 }
 
@@ -99,12 +99,12 @@ fn write_described(words: Option<Vec<u8>>, out: &mut Vec<u8>) {
 }
 
 /// Appends a tool's `input_schema`: always an object with a type.
-pub(in crate::dialect) fn write_input_schema(parameters: Raw<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_input_schema(parameters: Raw<'_>, out: &mut Vec<u8>) {
     write_with(parameters, parameters.get("type").is_none(), false, combines, out);
 }
 
 /// Appends a function's `parameters`: always an object with a type and properties.
-pub(in crate::dialect) fn write_parameters(input_schema: Raw<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_parameters(input_schema: Raw<'_>, out: &mut Vec<u8>) {
     let has_type = input_schema.get("type").is_some();
     let is_object = !has_type || input_schema.get("type").is_some_and(names_object);
     write_with(input_schema, !has_type, is_object && input_schema.get("properties").is_none(), |_, _| false, out);
@@ -168,14 +168,14 @@ fn names_object(kind: Raw<'_>) -> bool {
 
 /// True if [`write_closed`] makes a strict schema of a tool's: an object without the keywords that Anthropic refuses at
 /// its top.
-pub(in crate::dialect) fn may_close(schema: Raw<'_>) -> bool {
+pub(crate) fn may_close(schema: Raw<'_>) -> bool {
     let is_object = schema.get("type").is_some_and(|kind| kind.is("object"));
     is_object && schema.bytes().len() <= SCHEMA_MAX && !schema.members().any(|(name, value)| combines(name, value))
 }
 
 /// Appends a schema for structured output: every object in it closed, as the messages format requires, and refused
 /// keywords stated in the description.
-pub(in crate::dialect) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
     write_place(schema.bytes(), SchemaPosition::Schema, out);
 }
 
@@ -255,7 +255,7 @@ fn write_schema(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
 
 /// True if a schema conforms to the chat format's strict mode: an object, every object in it closed, every property
 /// required, and no excluded keyword.
-pub(in crate::dialect) fn is_strict(schema: Raw<'_>) -> bool {
+pub(crate) fn is_strict(schema: Raw<'_>) -> bool {
     schema.bytes().len() <= SCHEMA_MAX
         && schema.get("type").is_some_and(|kind| kind.is("object"))
         && strict_place(schema.bytes(), SchemaPosition::Schema, &mut Vec::new()).is_some()

@@ -6,7 +6,7 @@ use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::replies::{AnswerPart, WholeAnswer};
 
 /// Writes the answer.
-pub(in crate::dialect) fn write(answer: &WholeAnswer<'_>, mut to: Destination<'_>) -> Result<(), Broken> {
+pub fn write(answer: &WholeAnswer<'_>, mut to: Destination<'_>) -> Result<(), Broken> {
     let mut writer = ResponsesWriter::quiet();
     let mut slot = 0;
     for part in &answer.parts {

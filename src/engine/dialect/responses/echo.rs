@@ -9,13 +9,13 @@ use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 const MEMBER_MAX: usize = 16 * 1024;
 
 /// True if the client requests a summary of the reasoning.
-pub(in crate::dialect) fn tells_summary(ask: &SourceRequest<'_>) -> bool {
+pub fn tells_summary(ask: &SourceRequest<'_>) -> bool {
     let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
 }
 
 /// Collects the repeated parts of the request.
-pub(in crate::dialect) fn of(ask: &SourceRequest<'_>) -> Echo {
+pub fn of(ask: &SourceRequest<'_>) -> Echo {
     let given = |name, text: &str, kinds: &[ValueKind], usual: &str, out: &mut Vec<u8>| {
         key(out, text);
         match ask.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind())) {

@@ -12,7 +12,7 @@ use crate::wire::json::{Raw, eq_unescaped};
 
 /// Removes the members in `hides` from the response at `from` of `out`, or from the response inside the event there
 /// (`carried`).
-pub(in crate::dialect) fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8>) {
+pub fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8>) {
     if hides.is_empty() {
         return;
     }

@@ -38,7 +38,7 @@ struct OmittedTools<'a> {
 }
 
 /// The parts of the body to omit, in order. In a chat request, an empty part marks a missing thought signature.
-pub(in crate::dialect) fn cuts<'a>(
+pub fn cuts<'a>(
     endpoint: ModelEndpoint,
     body: &[u8],
     fields: &'a Fields,
@@ -180,7 +180,7 @@ fn is_clients(tool: Raw<'_>, kind: Raw<'_>) -> bool {
 }
 
 /// The kind of a passed-on tool that runs at the provider, or of such a tool in a namespace.
-pub(in crate::dialect) fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
+pub fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
     let kind = only(tool, "type")?;
     if kind.is("namespace") {
         let lists = tool.members().filter(|(key, _)| eq_unescaped(key, "tools"));

@@ -13,9 +13,9 @@ use crate::wire::json::{Token, eq_unescaped};
 use std::fmt::Display;
 
 /// Refusal of a reference to a stored response.
-pub(in crate::dialect) const NOT_STORED: &str = "Tollgate stores no responses; send the whole conversation in input";
+pub const NOT_STORED: &str = "Tollgate stores no responses; send the whole conversation in input";
 /// Refusal of a reference to a stored prompt.
-pub(in crate::dialect) const NO_PROMPTS: &str = "Tollgate stores no prompts; send the text of the prompt in input";
+pub const NO_PROMPTS: &str = "Tollgate stores no prompts; send the text of the prompt in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// Type of an item, as far as the checks distinguish types.
@@ -114,11 +114,11 @@ struct Item {
 
 /// The items so far.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct Input {
+pub struct Input {
     item: Item,
     leave: Leave,
     /// An item has a list of tools.
-    pub(in crate::dialect) adds_tools: bool,
+    pub adds_tools: bool,
 }
 
 fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
@@ -127,7 +127,7 @@ fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
 
 impl Input {
     /// Checks a token inside the array. `index`: the current item.
-    pub(in crate::dialect) fn token(
+    pub fn token(
         &mut self,
         buf: &[u8],
         (token, depth, span): (Token, usize, Span),
@@ -195,13 +195,13 @@ impl Input {
     }
 
     /// Ends the array.
-    pub(in crate::dialect) fn end(&mut self, cuts: &mut Vec<Span>) {
+    pub fn end(&mut self, cuts: &mut Vec<Span>) {
         self.leave.close_list(cuts);
     }
 
     /// Notes an item that was recognised as a whole.
     #[inline]
-    pub(in crate::dialect) fn passed(&mut self, item: Span, cuts: &mut Vec<Span>) {
+    pub fn passed(&mut self, item: Span, cuts: &mut Vec<Span>) {
         self.leave.item(item, false, cuts);
     }
 

@@ -28,7 +28,7 @@ const NO_COMPACTION: &str =
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
 /// Reads the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
+pub fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     let input = ask.get(Name::Input, "input").unwrap_or(Raw::NULL);
     let (names, offer) = crate::dialect::responses::tools::read(ask, input, state)?;
     let mut turns = Vec::new();

@@ -18,7 +18,7 @@ use crate::wire::json::{
 pub const BOUND_MIN: u64 = 16;
 
 /// Writes the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn write(
+pub fn write(
     ask: &SourceRequest<'_>,
     talk: Talk<'_>,
     state: &mut TranslationState,

@@ -12,15 +12,15 @@ use crate::wire::json::{
 
 /// State of an answer.
 #[derive(Copy, Clone)]
-pub(in crate::dialect) struct AnswerState<'a> {
+pub struct AnswerState<'a> {
     /// True if the answer has only begun.
-    pub(in crate::dialect) open: bool,
+    pub open: bool,
     /// Time of its start, in seconds since the epoch.
-    pub(in crate::dialect) created: u64,
-    pub(in crate::dialect) reason: StopReason,
-    pub(in crate::dialect) usage: Option<&'a ObservedUsage>,
+    pub created: u64,
+    pub reason: StopReason,
+    pub usage: Option<&'a ObservedUsage>,
     /// The error if it has failed.
-    pub(in crate::dialect) error: Option<&'a ErrorWords<'a>>,
+    pub error: Option<&'a ErrorWords<'a>>,
 }
 
 /// Default values of the members that a response repeats from its request.
@@ -32,7 +32,7 @@ const AFTER: &[u8] = b"\"parallel_tool_calls\":true,\"presence_penalty\":0,\"fre
     \"truncation\":\"disabled\"";
 
 /// Appends the object; `items` are its output, separated by commas.
-pub(in crate::dialect) fn write_response(
+pub fn write_response(
     ending: &AnswerState<'_>,
     items: &[u8],
     state: &TranslationState,
@@ -70,12 +70,7 @@ pub(in crate::dialect) fn write_response(
 }
 
 /// Appends an upstream's own failed response, with Tollgate's id, model and error in place of the upstream's.
-pub(in crate::dialect) fn write_failed(
-    response: Raw<'_>,
-    words: &ErrorWords<'_>,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
+pub fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let ours = |own: K, out: &mut Vec<u8>| {
         match own {
             K::Id => put!(out, Inside(me.id)),
@@ -111,7 +106,7 @@ pub(in crate::dialect) fn write_failed(
 
 /// Appends a responses `usage` object: the reported counts, otherwise estimates. It always has every member: clients
 /// refuse an object of details that lacks one.
-pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
     let input = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let output = reported.output.unwrap_or(observed.relayed_tokens);
@@ -125,7 +120,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
 
 /// The free text in a custom tool's JSON arguments: the member `input`, otherwise the only text, otherwise all of them
 /// unchanged. Argument and result are insides of strings.
-pub(in crate::dialect) fn free_input(arguments: &[u8]) -> Vec<u8> {
+pub fn free_input(arguments: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(arguments);
     let object = Raw::new(text.as_bytes());
     if json::check(text.as_bytes()).is_err() || object.kind() != ValueKind::Object {
@@ -149,7 +144,7 @@ pub(in crate::dialect) fn free_input(arguments: &[u8]) -> Vec<u8> {
 }
 
 /// True if the inside of a string is a JSON value or empty.
-pub(in crate::dialect) fn is_json(inside: &[u8]) -> bool {
+pub fn is_json(inside: &[u8]) -> bool {
     let text = Raw::text_of(inside);
     text.trim().is_empty() || json::check(text.trim().as_bytes()).is_ok()
 }

@@ -40,11 +40,11 @@ type PartText<'a> = (u64, TextKind, &'a [u8]);
 
 /// The reader's state.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct ResponsesReader {
+pub struct ResponsesReader {
     items: Vec<OutputItem>,
     calls: usize,
     /// Bytes of `early` of all items.
-    pub(in crate::dialect) waiting: usize,
+    pub waiting: usize,
     /// The index after the last item that an event has reported.
     next: u64,
     /// The client receives each piece of reasoning, to send it back.
@@ -55,12 +55,12 @@ pub(in crate::dialect) struct ResponsesReader {
 
 impl ResponsesReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(in crate::dialect) fn new(keeps: bool) -> ResponsesReader {
+    pub fn new(keeps: bool) -> ResponsesReader {
         ResponsesReader { keeps, ..ResponsesReader::default() }
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
+    pub fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
@@ -113,7 +113,7 @@ impl ResponsesReader {
     }
 
     /// Reads a complete answer.
-    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
+    pub fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         match unfinished(body.get("status").unwrap_or(Raw::NULL)) {
             Some(text) => Err(StreamFault::Error(text)),
             None => self.end(body, false, sink),
@@ -330,7 +330,7 @@ impl ResponsesReader {
 }
 
 /// Type of an event, by its own member or by its name; an escape counts as the character that it represents.
-pub(in crate::dialect) fn kind_of<'a>(own: Option<Raw<'a>>, name: &'a [u8]) -> Cow<'a, [u8]> {
+pub fn kind_of<'a>(own: Option<Raw<'a>>, name: &'a [u8]) -> Cow<'a, [u8]> {
     match own.and_then(Raw::string) {
         Some(raw) if raw.contains(&b'\\') => {
             let text = Raw::text_of(raw);
@@ -352,13 +352,13 @@ fn index_of(event: Raw<'_>) -> u64 {
 }
 
 /// Error for the final status of a response, unless it is `completed` or `incomplete`.
-pub(in crate::dialect) fn unfinished(status: Raw<'_>) -> Option<ErrorText> {
+pub fn unfinished(status: Raw<'_>) -> Option<ErrorText> {
     let ends = status.is_null() || status.is("completed") || status.is("incomplete");
     (!ends).then(|| ErrorText::unfinished(status))
 }
 
 /// Error in an event, if any. `response`: the response in it.
-pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>) -> Option<ErrorText> {
+pub fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>) -> Option<ErrorText> {
     let unfinished = || unfinished(response.get("status").unwrap_or(Raw::NULL));
     match kind {
         b"response.completed" | b"response.incomplete" => {
@@ -375,17 +375,17 @@ pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>)
 
 /// True for an event that shows an item of the response, or a part of one. All other events of the format contain the
 /// whole `response`.
-pub(in crate::dialect) fn is_of_item(kind: &[u8], response: Raw<'_>) -> bool {
+pub fn is_of_item(kind: &[u8], response: Raw<'_>) -> bool {
     kind.starts_with(b"response.") && response.kind() != ValueKind::Object
 }
 
 /// True if a complete response has no content. An empty turn that its provider has billed is an answer.
-pub(in crate::dialect) fn is_empty<'a>(output: Raw<'_>, status: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
+pub fn is_empty<'a>(output: Raw<'_>, status: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
     lists_nothing(output) && !status.is("incomplete") && Reported::from_responses(usage()).output.is_none()
 }
 
 /// True if the event `kind` ends a response whose own members contain no answer.
-pub(in crate::dialect) fn is_unanswered(kind: &[u8], response: Raw<'_>) -> bool {
+pub fn is_unanswered(kind: &[u8], response: Raw<'_>) -> bool {
     let [output, status, usage] = response.pick(["output", "status", "usage"]);
     let [status, usage] = [status, usage].map(|own| own.unwrap_or(Raw::NULL));
     let list = output.filter(|output| output.kind() == ValueKind::Array);
@@ -423,7 +423,7 @@ fn call_id(item: Raw<'_>) -> &[u8] {
 
 /// True for a part of a message that is text or a refusal. Parts of any other type are ignored, whatever their members
 /// are.
-pub(in crate::dialect) fn is_answer(part: &Raw<'_>) -> bool {
+pub fn is_answer(part: &Raw<'_>) -> bool {
     let kind = part.get("type").and_then(Raw::word);
     kind.is_none_or(|kind| matches!(&*kind, b"output_text" | b"text" | b"refusal"))
 }

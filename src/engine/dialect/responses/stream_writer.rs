@@ -69,13 +69,13 @@ enum CallStage {
 
 /// The writer's state.
 #[derive(Debug, Default)]
-pub(in crate::dialect) struct ResponsesWriter {
+pub struct ResponsesWriter {
     /// Write no events, only the final object.
     quiet: bool,
     started: bool,
     created: u64,
     /// Number of the next event.
-    pub(in crate::dialect) sequence: u64,
+    pub sequence: u64,
     /// Index of the current item, or of the next one.
     index: u64,
     open: OpenItem,
@@ -95,22 +95,22 @@ pub(in crate::dialect) struct ResponsesWriter {
 
 impl ResponsesWriter {
     /// Returns a writer without events: [`ResponsesWriter::finish`] returns the final object.
-    pub(in crate::dialect) fn quiet() -> ResponsesWriter {
+    pub fn quiet() -> ResponsesWriter {
         ResponsesWriter { quiet: true, started: true, ..ResponsesWriter::default() }
     }
 
     /// Bytes held: the answer so far, and waiting calls.
-    pub(in crate::dialect) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting + self.done.len() + self.text.len() + self.parts.len()
     }
 
     /// Continues after opening events that have been sent, numbered up to `next`.
-    pub(in crate::dialect) fn resume(&mut self, next: u64, created: u64) {
+    pub fn resume(&mut self, next: u64, created: u64) {
         (self.started, self.sequence, self.created) = (true, next, created);
     }
 
     /// Writes the events for one delta.
-    pub(in crate::dialect) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match delta {
             Delta::Ping if self.started => self.event("keepalive", to.out, |_| {}),
             Delta::Ping | Delta::Usage(_) => {}
@@ -152,7 +152,7 @@ impl ResponsesWriter {
     }
 
     /// Writes the complete answer after all deltas except the end.
-    pub(in crate::dialect) fn finish(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub fn finish(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         self.created = to.me.created;
         self.finish_items(to)?;
         write_response(&self.ending(Some(to.observed)), &self.done, to.state, to.me, to.out);
@@ -160,7 +160,7 @@ impl ResponsesWriter {
     }
 
     /// Writes both events by which clients recognise a failure, with the content that was complete before it.
-    pub(in crate::dialect) fn fail(&mut self, words: &ErrorWords<'_>, to: &mut Destination<'_>) {
+    pub fn fail(&mut self, words: &ErrorWords<'_>, to: &mut Destination<'_>) {
         self.event("error", to.out, |out| words.write_event(out));
         let known = (to.observed.reported != Reported::default()).then_some(to.observed);
         let ending = AnswerState { error: Some(words), ..self.ending(known) };
@@ -169,19 +169,13 @@ impl ResponsesWriter {
     }
 
     /// Writes the failure from the failed response that the upstream has sent.
-    pub(in crate::dialect) fn fail_as(
-        &mut self,
-        words: &ErrorWords<'_>,
-        response: Raw<'_>,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    pub fn fail_as(&mut self, words: &ErrorWords<'_>, response: Raw<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.event("error", out, |out| words.write_event(out));
         self.response("response.failed", |_, out| write_failed(response, words, me, out), out);
     }
 
     /// Writes a heartbeat while the upstream is silent.
-    pub(in crate::dialect) fn heartbeat(&mut self, to: &mut Destination<'_>) {
+    pub fn heartbeat(&mut self, to: &mut Destination<'_>) {
         match self.started {
             true => self.event("keepalive", to.out, |_| {}),
             false => self.start(to),

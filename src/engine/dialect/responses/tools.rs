@@ -27,7 +27,7 @@ const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on off
 
 /// The upstream's names of the tools.
 #[derive(Default)]
-pub(in crate::dialect) struct ToolNames<'a> {
+pub struct ToolNames<'a> {
     /// The upstream's name of each tool, by [`place`], and by itself; empty by itself while it is only reserved.
     known: BTreeMap<JsonText<'a>, JsonText<'a>>,
     most: usize,
@@ -40,7 +40,7 @@ fn place<'a>(namespace: &[u8], name: &[u8]) -> JsonText<'a> {
 
 impl<'a> ToolNames<'a> {
     /// The upstream's name for one of the client's tools.
-    pub(in crate::dialect) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> JsonText<'a> {
+    pub fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> JsonText<'a> {
         let (namespace, name) = (inner(namespace), name.unwrap_or_default());
         let known = self.known.get(&place(namespace, name)).cloned();
         known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
@@ -78,7 +78,7 @@ struct ToolReader<'s, 'a> {
 }
 
 /// Reads the tools on offer, including those that the conversation adds.
-pub(in crate::dialect) fn read<'a>(
+pub fn read<'a>(
     ask: &SourceRequest<'a>,
     input: Raw<'a>,
     state: &mut TranslationState,

@@ -26,7 +26,7 @@ use seen::EventScan;
 
 /// Relays each event of a stream within one format.
 #[derive(Debug)]
-pub(in crate::dialect) struct Tap {
+pub(crate) struct Tap {
     reported: Reported,
     relayed: Estimator,
     /// `None` until an event can be one.
@@ -44,9 +44,9 @@ pub(in crate::dialect) struct Tap {
     /// The last chunk of a chat stream has a delta with more than its role and text.
     has_more: bool,
     /// True once a finish reason is relayed: only the formal end may be missing.
-    pub(in crate::dialect) finish_seen: bool,
+    pub(crate) finish_seen: bool,
     /// True once the event that ends the stream is relayed.
-    pub(in crate::dialect) finished: bool,
+    pub(crate) finished: bool,
 }
 
 /// The event that ends a messages stream.
@@ -54,7 +54,7 @@ const MESSAGE_STOP: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_sto
 
 /// The format of a stream, with the state that only this format has.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum StreamFormat {
+pub(crate) enum StreamFormat {
     /// `due`: choices whose end is still expected. A bit for each of the first sixteen choices: `running`: it has begun
     /// and not ended; `ended`: it has ended.
     Chat {
@@ -110,7 +110,7 @@ impl StreamFormat {
 
 impl Tap {
     /// Returns a tap at the start of a stream. `show_usage`: the client asked for the usage chunk (chat only).
-    pub(in crate::dialect) fn new(endpoint: ModelEndpoint, show_usage: bool) -> Tap {
+    pub(crate) fn new(endpoint: ModelEndpoint, show_usage: bool) -> Tap {
         Tap {
             reported: Reported::default(),
             relayed: Estimator::new(),
@@ -127,7 +127,7 @@ impl Tap {
     }
 
     /// Resets it for another stream and keeps the storage.
-    pub(in crate::dialect) fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool) {
+    pub(crate) fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool) {
         let mut template = self.template.take();
         if let Some(template) = &mut template {
             template.reset();
@@ -136,7 +136,7 @@ impl Tap {
     }
 
     /// Relays an event; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(
+    pub(crate) fn event(
         &mut self,
         frame: &Frame<'_>,
         me: &ResponseIdentity<'_>,
@@ -156,7 +156,7 @@ impl Tap {
 
     /// Relays an event at the front of `buf` that differs from the previous one only in its text; returns its length.
     #[inline]
-    pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    pub(crate) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let template = self.template.as_mut()?;
         let (text, len) = match &mut self.format {
             StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => {
@@ -188,7 +188,7 @@ impl Tap {
     }
 
     /// Sets the number of choices in the stream; each has an end of its own.
-    pub(in crate::dialect) fn awaits(&mut self, choices: u32) {
+    pub(crate) fn awaits(&mut self, choices: u32) {
         if let StreamFormat::Chat { due, .. } | StreamFormat::Completion { due, .. } | StreamFormat::Media { due, .. } =
             &mut self.format
         {
@@ -197,19 +197,14 @@ impl Tap {
     }
 
     /// Continues after `events` events were sent: the opening events are not repeated.
-    pub(in crate::dialect) fn resume(&mut self, events: u16) {
+    pub(crate) fn resume(&mut self, events: u16) {
         if let StreamFormat::Responses { next, opened, .. } = &mut self.format {
             (*next, *opened) = (events.into(), events > 0);
         }
     }
 
     /// Writes the error for a broken stream of a response; false for other formats, which use the general error event.
-    pub(in crate::dialect) fn fail(
-        &mut self,
-        words: &ErrorWords<'_>,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    pub(crate) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let StreamFormat::Responses { next, .. } = self.format else { return false };
         let events = u64::from(next);
         match self.failed.take() {
@@ -224,7 +219,7 @@ impl Tap {
 
     /// True if all choices that have begun have ended, or an image has arrived: some servers send only one of several
     /// requested.
-    pub(in crate::dialect) fn all_ended(&self) -> bool {
+    pub(crate) fn all_ended(&self) -> bool {
         match self.format {
             StreamFormat::Chat { running, .. } | StreamFormat::Completion { running, .. } => self.begun && running == 0,
             format => matches!(format, StreamFormat::Media { units: 1.., begun: false, .. }),
@@ -232,11 +227,7 @@ impl Tap {
     }
 
     /// Handles a stream without its formal end: writes that end if nothing else is missing.
-    pub(in crate::dialect) fn close(
-        &mut self,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    pub(crate) fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.finish_seen && !self.all_ended() {
             return Err(StreamFault::Incomplete);
         }
@@ -253,7 +244,7 @@ impl Tap {
     }
 
     /// Usage observed so far.
-    pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
+    pub(crate) fn observed(&self) -> ObservedUsage {
         let observed = ObservedUsage::of_stream(self.reported, &self.relayed);
         match self.format {
             // A provider bills an image that it has begun to send.

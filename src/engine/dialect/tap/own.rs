@@ -17,7 +17,7 @@ const PLACES_MAX: usize = 16;
 words! {
     /// A member that Tollgate replaces, or adds if it is missing.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-    pub(in crate::dialect) enum Own {
+    pub(crate) enum Own {
         #[default]
         Id = "id",
         Model = "model",
@@ -36,7 +36,7 @@ words! {
 }
 
 /// Members that a message and a response must have.
-pub(in crate::dialect) const IDENTITY: &[Own] = &[Own::Id, Own::Model];
+pub(crate) const IDENTITY: &[Own] = &[Own::Id, Own::Model];
 
 /// Places of values to replace, in the order of their beginnings.
 #[derive(Copy, Clone, Default)]
@@ -181,6 +181,6 @@ impl<'a> OwnWriter<'a> {
 }
 
 /// True for a string that is not empty.
-pub(in crate::dialect) fn is_word(value: Raw<'_>) -> bool {
+pub(crate) fn is_word(value: Raw<'_>) -> bool {
     value.string().is_some_and(|word| !word.is_empty())
 }

@@ -23,7 +23,7 @@ const MEDIA_FACTS: [&str; 14] = [
 
 impl Tap {
     /// True if the client gets an event of the stream: it has content, or ends the answer or one of its choices.
-    pub(in crate::dialect) fn shows(&self, data: &[u8]) -> bool {
+    pub(crate) fn shows(&self, data: &[u8]) -> bool {
         let event = Raw::new(data);
         let choices = || event.get("choices").into_iter().flat_map(Raw::items);
         let has_delta = || choices().filter_map(|choice| choice.get("delta")).any(|delta| has_more(delta, &["role"]));

@@ -20,7 +20,7 @@ use crate::wire::{ModelEndpoint, Span};
 impl Tap {
     /// Writes an event of Tollgate's own; the upstream's numbers continue after it. Returns the number of events sent
     /// so far. `None`: another format.
-    pub(in crate::dialect) fn keepalive(&mut self, out: &mut Vec<u8>) -> Option<u64> {
+    pub(crate) fn keepalive(&mut self, out: &mut Vec<u8>) -> Option<u64> {
         let StreamFormat::Responses { next, inserted, .. } = &mut self.format else { return None };
         out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
         write_count(out, u64::from(*next));
