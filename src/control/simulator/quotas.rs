@@ -9,7 +9,7 @@ use crate::policy::plan::caps::{Cap, Per, Resource};
 /// Maximum number of counts: limits times accounts. Requests of further accounts are refused.
 const COUNTS_MAX: usize = 4096;
 
-/// What one account has used of one limit.
+/// Use of one limit by one account.
 #[derive(Debug)]
 struct AccountUse {
     limit: usize,

@@ -143,7 +143,7 @@ pub fn surcharge<'a>(
             Name::WebSearchOptions => value.bool() != Some(false),
             Name::Modalities => !is_text_alone(value),
             Name::Audio => true,
-            // It may be the address of a document.
+            // An unknown member may name a document to fetch.
             _ => adds && is_unknown(endpoint, body, member) && has_address(value),
         };
         let path = || Raw::text_of(key).into_owned().into();

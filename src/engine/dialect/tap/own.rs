@@ -89,7 +89,7 @@ pub(super) struct OwnValues<'a> {
     pub(super) created: u64,
     /// Tokens of the prompt, of the completion, and in total.
     pub(super) counts: [u64; 3],
-    /// What a usage is made of; `None`: the client gets none.
+    /// Counters of the usage; `None`: the client gets none.
     pub(super) usage: Option<&'a ObservedUsage>,
 }
 
