@@ -35,7 +35,7 @@ const PRESSING: Duration = Duration::from_millis(1500);
 const STILL: Duration = Duration::from_millis(200);
 
 /// Maximum time to wait for answers of providers.
-const TIMEOUT: Duration = Duration::from_secs(6);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the factor of the load; `scripts/soak` sets a larger one.
 fn scale() -> usize {
