@@ -1,160 +1,94 @@
-//! The API formats as the rest of this layer sees them: what it needs to know of each, and their streams.
+//! The properties of an API format that the rest of this layer needs.
 //!
-//! Owns the list of the formats. The folder of each defines what [`with_format`] gives access to, by the same names and
-//! with the same signatures. A new format begins with a row in [`crate::wire::Shape`] and one here; the compiler names
-//! what its folder must define.
+//! Each format's folder implements [`Format`]; [`super::dispatch`] finds the implementation for a shape. A new format
+//! begins with a row in [`crate::wire::Shape`] and arms there; the compiler then names what its folder must define.
 
-use super::answer::{Destination, Frame, StreamFault};
-use super::chat::stream_reader::ChatReader;
-use super::chat::stream_writer::ChatWriter;
-use super::messages::stream_reader::MessagesReader;
-use super::messages::stream_writer::MessagesWriter;
-use super::neutral::delta::{Delta, Take};
-use super::responses::stream_reader::ResponsesReader;
-use super::responses::stream_writer::ResponsesWriter;
-use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, behind};
-use crate::wire::Shape;
+use super::answer::{Broken, Destination};
+use super::capabilities::Capabilities;
+use super::errors::ErrorText;
+use super::keys::K;
+use super::neutral::conversation::Talk;
+use super::neutral::naming::TranslationState;
+use super::replies::WholeAnswer;
+use super::request::{Invalid, Name, PresentMembers};
+use super::requests::ask::SourceRequest;
+use super::requests::bounds::BytesEach;
+use super::tap::StreamFormat;
+use super::tap::own::Own;
+use super::usage::Reported;
 use crate::wire::json::Raw;
 
-/// Evaluates an expression in which `$format` is the module of a shape's format.
-macro_rules! with_format {
-    ($shape:expr, $format:ident => $value:expr) => {
-        match $shape {
-            $crate::wire::Shape::Chat => {
-                use $crate::dialect::chat as $format;
-                $value
-            }
-            $crate::wire::Shape::Messages => {
-                use $crate::dialect::messages as $format;
-                $value
-            }
-            $crate::wire::Shape::Responses => {
-                use $crate::dialect::responses as $format;
-                $value
-            }
-        }
-    };
-}
-pub(super) use with_format;
+/// Everything that the rest of this layer must know of an API format.
+pub(super) trait Format {
+    /// Members of a request with its system prompt and its conversation.
+    const OPENING: [Option<Name>; 2];
+    /// Member of a request with its stop sequences, and their maximum number.
+    const STOPS: (&'static str, usize);
+    /// Member of a request with the verbosity of its answer.
+    const VERBOSITY: &'static str;
+    /// Maximum characters of a tool's name.
+    const TOOL_NAME_MAX: usize;
+    /// Bytes that a translation of its requests builds for each item.
+    const BYTES_EACH: BytesEach;
+    /// True if a request marks the ends of prefixes of its prompt that are to be cached, false if it names a key.
+    const MARKS_PREFIXES: bool;
+    /// Members of a complete answer with its content and with its finish reason.
+    const LIST: (&'static str, K);
+    const ENDING: (&'static str, K);
+    /// Other members of a complete answer that are replaced, and those that are added if they are missing.
+    const REPLACED: &'static [(K, Own)];
+    const ADDED: &'static [Own];
+    /// Initial state of a stream that is passed on.
+    const STREAM: StreamFormat;
+    /// Heartbeat that every client accepts at any time.
+    const HEARTBEAT: &'static [u8];
 
-/// Reader of a stream.
-#[derive(Debug)]
-pub(super) enum StreamReader {
-    Chat(ChatReader),
-    Messages(MessagesReader),
-    Responses(ResponsesReader),
-}
+    /// Refusal of a request that lacks a required member.
+    fn missing(present: PresentMembers) -> Option<String>;
 
-/// Writer of a stream.
-#[derive(Debug)]
-pub(super) enum StreamWriter {
-    Chat(ChatWriter),
-    Messages(MessagesWriter),
-    Responses(Box<ResponsesWriter>),
-}
+    /// True if a list or an object in this member of a request becomes part of the prompt in addition to conversation
+    /// and tools.
+    fn is_read_by_model(name: Name) -> bool;
 
-impl StreamReader {
-    /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(super) fn new(from: Shape, keeps: bool) -> StreamReader {
-        match from {
-            Shape::Chat => StreamReader::Chat(ChatReader::new(keeps)),
-            Shape::Messages => StreamReader::Messages(MessagesReader::new(keeps)),
-            Shape::Responses => StreamReader::Responses(ResponsesReader::new(keeps)),
-        }
-    }
+    /// The kind of a tool that runs at the provider.
+    fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>>;
 
-    /// Reads an event with data; true if it counts as a sign of progress.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
-        match self {
-            StreamReader::Chat(reader) => reader.event(frame, sink),
-            StreamReader::Messages(reader) => reader.event(frame, sink),
-            StreamReader::Responses(reader) => reader.event(frame, sink),
-        }
-    }
+    /// Reads a request that is to be translated.
+    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid>;
 
-    /// Reads a complete answer, which is valid JSON, as the deltas of a stream.
-    pub(super) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
-        match self {
-            StreamReader::Chat(reader) => reader.whole(body, sink),
-            StreamReader::Messages(reader) => reader.whole(body, sink),
-            StreamReader::Responses(reader) => reader.whole(body, sink),
-        }
-    }
+    /// Writes a translated request.
+    fn write_request(
+        ask: &SourceRequest<'_>,
+        talk: Talk<'_>,
+        state: &mut TranslationState,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Invalid>;
 
-    /// Handles a stream that lacks only its formal end.
-    pub(super) fn finish(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
-        match self {
-            StreamReader::Chat(reader) => reader.finish(sink),
-            _ => sink.take(Delta::End),
-        }
-    }
+    /// True if the target has an equivalent of [`Format::VERBOSITY`].
+    fn takes_verbosity(takes: &Capabilities) -> bool;
 
-    /// The data at the front of `buf`, if the event has the name of events that may repeat.
-    #[inline]
-    pub(super) fn repeated<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
-        match self {
-            StreamReader::Chat(_) => behind(CHUNK_BEGIN, buf),
-            StreamReader::Messages(_) => behind(DELTA_BEGIN, buf),
-            StreamReader::Responses(_) => None,
-        }
-    }
+    /// Writes a complete answer.
+    fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken>;
 
-    /// True if the event has that name.
-    pub(super) fn may_repeat(&self, frame: &Frame<'_>) -> bool {
-        match self {
-            StreamReader::Chat(_) => frame.name.is_empty(),
-            StreamReader::Messages(_) => frame.name == DELTA,
-            StreamReader::Responses(_) => false,
-        }
-    }
+    /// Writes a complete answer, which is valid JSON, as the events of a stream.
+    fn write_events(body: Raw<'_>, out: &mut Vec<u8>);
 
-    /// Bytes that wait.
-    #[inline]
-    pub(super) fn waiting(&self) -> usize {
-        match self {
-            StreamReader::Chat(reader) => reader.waiting(),
-            StreamReader::Messages(reader) => reader.waiting(),
-            StreamReader::Responses(reader) => reader.waiting,
-        }
-    }
-}
+    /// Usage of a complete answer.
+    fn reported(usage: Raw<'_>) -> Reported;
 
-impl StreamWriter {
-    /// `show_usage`: a chat client asked for the usage chunk.
-    pub(super) fn new(to: Shape, show_usage: bool) -> StreamWriter {
-        match to {
-            Shape::Chat => StreamWriter::Chat(ChatWriter::new(show_usage)),
-            Shape::Messages => StreamWriter::Messages(MessagesWriter::default()),
-            Shape::Responses => StreamWriter::Responses(Box::default()),
-        }
-    }
+    /// An error if a complete answer reports that it is incomplete. `list` and `ending`: its members [`Format::LIST`]
+    /// and [`Format::ENDING`].
+    fn check_end(list: Raw<'_>, ending: Raw<'_>) -> Result<(), ErrorText>;
 
-    /// Writes a delta.
-    #[inline]
-    pub(super) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
-        match self {
-            StreamWriter::Chat(writer) => writer.take(delta, to),
-            StreamWriter::Messages(writer) => writer.take(delta, to),
-            StreamWriter::Responses(writer) => writer.take(delta, to),
-        }
-    }
+    /// True if a complete answer has no content and gives no reason.
+    fn is_empty<'a>(list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool;
 
-    /// Position of the last text in the output, if its event may repeat.
-    pub(super) fn text_at(&self) -> Option<usize> {
-        match self {
-            StreamWriter::Chat(writer) => Some(writer.text_at),
-            StreamWriter::Messages(writer) => Some(writer.text_at),
-            StreamWriter::Responses(_) => None,
-        }
-    }
+    /// True if the value at `path` of a complete answer is text that counts as relayed: in one piece or in parts.
+    fn is_text(path: &[K]) -> bool;
 
-    /// Bytes that wait.
-    #[inline]
-    pub(super) fn waiting(&self) -> usize {
-        match self {
-            StreamWriter::Chat(writer) => writer.waiting(),
-            StreamWriter::Messages(writer) => writer.waiting(),
-            StreamWriter::Responses(writer) => writer.waiting(),
-        }
-    }
+    /// The object in an event's data that may contain the final usage.
+    fn usage_holder(data: Raw<'_>) -> Option<Raw<'_>>;
+
+    /// Adds the finish reasons in a part of an answer as the client gets it. `ends`: all choices have ended.
+    fn add_reasons(ends: bool, out: &[u8], reasons: &mut Vec<&'static str>);
 }

@@ -1,18 +1,14 @@
 //! The API formats: reading requests and responses, and translating between the formats. Pure: bytes in, bytes out; no
 //! policy, no sockets, no clock. Called only by `gateway`.
 //!
-//! `chat`, `messages` and `responses` know one format each, `format` lists them, and `neutral` has the forms between
-//! them. `requests`, `convert` and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass
-//! them on within one format.
+//! `chat`, `messages` and `responses` know one format each, `format` lists what each must define, `dispatch` finds the
+//! format of a shape, and `neutral` has the forms between them. `requests`, `convert` and `replies` translate requests,
+//! streams and complete answers; `rewrite` and `tap` pass them on within one format.
 //!
 //! # To add an API format
 //!
-//! A row of [`crate::wire::Shape`] and of the table below it, rows in `format`, a folder with what they name, a column
-//! in `request::members`, and the matches that the compiler names. It does not name matches with a `_` arm and
-//! comparisons with a `Shape` or a `ModelEndpoint` (`errors`, `request::checks::parts`, `simulator::ask` and others:
-//! search for `Shape::`). The model and `stream` are members of the body, and the path is one constant for each format.
-//! If the path names them, `exchange::request` reads them, and `body::reading` and `admit::choose_model` in `exchange`
-//! use them; a provider's path is in `provider::request`.
+//! A row of [`crate::wire::Shape`], a folder with an implementation of `format::Format`, its arms in `dispatch`, and a
+//! column in `request::members`. The compiler then names the other matches.
 //!
 //! # To add a kind of event of a stream
 //!
@@ -28,8 +24,8 @@ mod answer;
 pub mod capabilities;
 mod chat;
 mod convert;
+mod dispatch;
 pub mod errors;
-mod events;
 mod format;
 mod keys;
 mod messages;
@@ -51,12 +47,12 @@ pub mod usage;
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
 pub use chat::signature::is_required as requires_signatures;
+pub use dispatch::add_reasons;
 pub use errors::account::{has_account_code, is_of_account, is_too_large};
 pub use errors::overflow::{Overflow, is_rate};
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use neutral::naming::TranslationState;
 pub use passthrough::form::{FormWriter, RequestForm};
-pub use reasons::add_reasons;
 pub use replies::{AnswerTemplates, reply};
 pub use request::{Fields, Invalid, RequestScan, ScanWork};
 pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};

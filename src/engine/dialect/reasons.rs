@@ -2,9 +2,6 @@
 //!
 //! Must never report content: only words that are known.
 
-use super::format::with_format;
-use crate::wire::Shape;
-
 /// Maximum number of reasons kept of an answer: one for each choice.
 pub(super) const REASONS_MAX: usize = 128;
 /// Known finish reasons of the API formats, and those that the dialect takes for one of them; others are not reported.
@@ -27,13 +24,6 @@ const REASONS: [&str; 17] = [
     "max_output_tokens",
     "failed",
 ];
-
-/// Adds the finish reasons in these bytes of an answer. `ends`: all choices have ended. Text of the model cannot be
-/// mistaken for a member name: its quotes are escaped within a string. Any other match must be one of the known
-/// reasons.
-pub fn add_reasons(shape: Shape, ends: bool, out: &[u8], reasons: &mut Vec<&'static str>) {
-    with_format!(shape, format => format::add_reasons(ends, out, reasons));
-}
 
 /// Sets the reason of an answer that has one choice.
 pub(super) fn only(reasons: &mut Vec<&'static str>, reason: Option<&'static str>) {
@@ -62,7 +52,8 @@ pub(super) fn reason(rest: &[u8]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::dialect::dispatch::add_reasons;
+    use crate::wire::Shape;
 
     #[test]
     fn every_choice_has_its_reason() {

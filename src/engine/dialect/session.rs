@@ -2,7 +2,7 @@
 //! conversation's beginning. Pure. Must never copy the body. Called by the gateway for every request that names a user,
 //! and for the conversation if a model has several targets.
 
-use super::format::with_format;
+use super::dispatch::with_format;
 use super::passthrough::PassthroughFormat;
 use super::request::{Fields, Name};
 use crate::base::hash::{mix, mix_bytes};
@@ -34,7 +34,7 @@ pub fn conversation(endpoint: ModelEndpoint, body: &[u8], fields: &Fields) -> u6
             PassthroughFormat::of(passthrough).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
         return mix_bytes(3, &first[..first.len().min(END)]);
     }
-    let opening = with_format!(endpoint.shape, format => format::OPENING);
+    let opening = with_format!(endpoint.shape, F => F::OPENING);
     let [system, talk] = opening.map(|name| name.map_or(Raw::NULL, member));
     let mut begun = texts(3, system);
     // The input of a response may be a single string.

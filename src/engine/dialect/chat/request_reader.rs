@@ -6,7 +6,7 @@ use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::Wishes;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
+    Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
 use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, respelt};
 use crate::dialect::request::{Invalid, Name};
@@ -111,7 +111,7 @@ fn user_blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, at: usize) -> Resu
     Ok(blocks)
 }
 
-fn format<'a>(ask: &SourceRequest<'a>) -> Result<Format<'a>, Invalid> {
+fn format<'a>(ask: &SourceRequest<'a>) -> Result<OutputFormat<'a>, Invalid> {
     let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
     let inner = format.get("json_schema").unwrap_or(Raw::NULL);
@@ -121,14 +121,14 @@ fn format<'a>(ask: &SourceRequest<'a>) -> Result<Format<'a>, Invalid> {
     }
     let text = |name| inner.get(name).and_then(Raw::string);
     Ok(match schema {
-        Some(schema) if kind.is("json_schema") => Format::Schema {
+        Some(schema) if kind.is("json_schema") => OutputFormat::Schema {
             schema,
             name: text("name"),
             description: text("description"),
             strict: inner.get("strict").and_then(Raw::bool),
         },
-        _ if kind.is("json_schema") || kind.is("json_object") => Format::Object,
-        _ if kind.is_null() || kind.is("text") => Format::Free,
+        _ if kind.is("json_schema") || kind.is("json_object") => OutputFormat::Object,
+        _ if kind.is_null() || kind.is("text") => OutputFormat::Free,
         _ => return refuse("response_format.type", "text, json_object or json_schema for this model"),
     })
 }

@@ -6,7 +6,7 @@ use crate::dialect::chat::signature::{self, Signatures};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn, Wishes,
+    Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, Tool, Turn, Wishes,
 };
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, chat_id};
 use crate::dialect::request::Invalid;
@@ -37,7 +37,7 @@ pub fn write(
         put_system_first(&mut talk.turns);
     }
     let how = ask.target.capabilities.structured_output;
-    let is_schema = matches!(talk.format, Format::Schema { .. });
+    let is_schema = matches!(talk.format, OutputFormat::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && talk.offer.tools.is_empty();
     if how != Structured::Native && !state.json_tool {
         let words = talk.format.instruction();
@@ -53,13 +53,15 @@ pub fn write(
         write_turn(ask, turn, at >= current, out)?;
     }
     if out.ends_with(b"[") {
-        return refuse(ask.messages_name(), "at least one message with content");
+        return refuse(ask.list, "at least one message with content");
     }
     out.push(b']');
     let with_tools = !talk.offer.tools.is_empty() || state.json_tool;
     write_limits(ask, &talk.wishes, with_tools, state, out);
     match talk.format {
-        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, !ask.drops("tool_choice"), out),
+        OutputFormat::Schema { schema, .. } if state.json_tool => {
+            write_json_tool(schema, !ask.drops("tool_choice"), out)
+        }
         _ => write_offer(ask, &talk.offer, out),
     }
     if how == Structured::Native && !ask.drops("response_format") {
@@ -418,11 +420,11 @@ fn write_json_tool(schema: Raw<'_>, demands: bool, out: &mut Vec<u8>) {
     }
 }
 
-fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
+fn write_format(format: &OutputFormat<'_>, out: &mut Vec<u8>) {
     match format {
-        Format::Free => {}
-        Format::Object => put!(out, r#","response_format":{"type":"json_object"}"#),
-        Format::Schema { .. } => {
+        OutputFormat::Free => {}
+        OutputFormat::Object => put!(out, r#","response_format":{"type":"json_object"}"#),
+        OutputFormat::Schema { .. } => {
             put!(out, r#","response_format":{"type":"json_schema","json_schema":{"#);
             format.write_schema(out);
             put!(out, "}}");
@@ -430,14 +432,14 @@ fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
     }
 }
 
-impl Format<'_> {
+impl OutputFormat<'_> {
     /// The output format as an instruction, for models without a field for it.
     pub fn instruction(&self) -> Option<JsonText<'static>> {
         let mut words = Vec::new();
         match self {
-            Format::Free => return None,
-            Format::Object => write_escaped(&mut words, b"Answer with one JSON object and nothing else."),
-            Format::Schema { schema, .. } => {
+            OutputFormat::Free => return None,
+            OutputFormat::Object => write_escaped(&mut words, b"Answer with one JSON object and nothing else."),
+            OutputFormat::Schema { schema, .. } => {
                 let lead = b"Answer with one JSON object that matches this JSON schema, and nothing else:\n";
                 write_escaped(&mut words, lead);
                 write_escaped(&mut words, schema.bytes());
@@ -448,7 +450,7 @@ impl Format<'_> {
 
     /// Appends the members that describe a schema in both of OpenAI's formats.
     pub fn write_schema(&self, out: &mut Vec<u8>) {
-        let Format::Schema { schema, name, description, strict } = self else { return };
+        let OutputFormat::Schema { schema, name, description, strict } = self else { return };
         member_inside(out, "name", name.unwrap_or(b"response"));
         if let Some(description) = description {
             member_inside(out, "description", description);

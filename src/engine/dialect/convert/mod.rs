@@ -7,8 +7,8 @@
 mod deferred;
 
 use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
+use super::dispatch::{StreamReader, StreamWriter};
 use super::errors::ErrorWords;
-use super::format::{StreamReader, StreamWriter};
 use super::neutral::naming::TranslationState;
 use super::responses::stream_writer::ResponsesWriter;
 use super::template::EventTemplate;

@@ -5,7 +5,7 @@ use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::Wishes;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
+    Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::request::{Invalid, Name};
@@ -144,12 +144,12 @@ fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -
 }
 
 /// The JSON format requested, in the newer or the older spelling.
-fn format<'a>(ask: &SourceRequest<'a>) -> Format<'a> {
+fn format<'a>(ask: &SourceRequest<'a>) -> OutputFormat<'a> {
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
     let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
     match format.get("schema").filter(|schema| schema.kind() == ValueKind::Object) {
-        Some(schema) => Format::Schema { schema, name: None, description: None, strict: None },
-        None => Format::Free,
+        Some(schema) => OutputFormat::Schema { schema, name: None, description: None, strict: None },
+        None => OutputFormat::Free,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::{
-    Block, CacheMark, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice,
+    Block, CacheMark, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, ToolCall, ToolChoice,
 };
 use crate::dialect::neutral::conversation::{Tool, Turn, Wishes};
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, messages_id};
@@ -40,15 +40,17 @@ pub fn write(
     let how = ask.target.capabilities.structured_output;
     let plan = MessagesLayout::lay_out(ask, &talk.turns)?;
     let tools = OfferedTools::new(&talk.offer, talk.called());
-    let is_schema = matches!(talk.format, Format::Schema { .. });
+    let is_schema = matches!(talk.format, OutputFormat::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && tools.is_empty();
-    let in_words = matches!(talk.format, Format::Object) || (how != Structured::Native && !state.json_tool);
+    let in_words = matches!(talk.format, OutputFormat::Object) || (how != Structured::Native && !state.json_tool);
     let bound = max_tokens(ask, &talk.wishes);
     put!(out, r#"{"model":"#, Quoted(ask.target.model), r#","max_tokens":"#, Number(bound));
     let marks = ask.target.capabilities.cache == Cache::Marks && !ask.names_marks();
     plan.write(if in_words { talk.format.instruction() } else { None }, marks, out);
     match talk.format {
-        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, !ask.drops("tool_choice"), out),
+        OutputFormat::Schema { schema, .. } if state.json_tool => {
+            write_json_tool(schema, !ask.drops("tool_choice"), out)
+        }
         _ => tools.write(ask, out),
     }
     let thinks = write_thinking(ask, &talk, &plan, bound, out);
@@ -95,7 +97,7 @@ struct MessagesLayout<'t, 'a> {
 impl<'t, 'a> MessagesLayout<'t, 'a> {
     fn lay_out(ask: &SourceRequest<'_>, turns: &'t [Turn<'a>]) -> Result<MessagesLayout<'t, 'a>, Invalid> {
         if turns.len() > MESSAGES_MAX {
-            return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
+            return too_many(ask.list, MESSAGES_MAX, " messages");
         }
         let mut plan = MessagesLayout { system: Vec::new(), messages: Vec::with_capacity(turns.len()) };
         // Positions matter only to a model that accepts system messages in place.
@@ -119,7 +121,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         let ends_with = |role| plan.messages.last().is_some_and(|message| message.role == role);
         if last.is_some_and(|turn| turn.role == Role::User) && ends_with(Role::Assistant) {
             // The user's message is blank. Without it the model would continue its own.
-            return refuse(ask.messages_name(), "a last message with content for this model");
+            return refuse(ask.list, "a last message with content for this model");
         }
         plan.trim_last();
         if plan.messages.is_empty() {
@@ -127,7 +129,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
             plan.add(Role::User, Vec::new(), system);
         }
         if plan.messages.is_empty() {
-            return refuse(ask.messages_name(), "at least one message with content");
+            return refuse(ask.list, "at least one message with content");
         }
         Ok(plan)
     }
@@ -499,7 +501,7 @@ fn write_thinking(
 fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> bool {
     let capabilities = ask.target.capabilities;
     let schema = match talk.format {
-        Format::Schema { schema, .. } if capabilities.structured_output == Structured::Native => Some(schema),
+        OutputFormat::Schema { schema, .. } if capabilities.structured_output == Structured::Native => Some(schema),
         _ => None,
     };
     let effort = talk.wishes.effort.filter(|effort| *effort != Effort::NONE && capabilities.effort);

@@ -13,7 +13,7 @@ use crate::wire::json::Raw;
 pub(crate) struct Talk<'a> {
     pub(crate) turns: Vec<Turn<'a>>,
     pub(crate) offer: Offer<'a>,
-    pub(crate) format: Format<'a>,
+    pub(crate) format: OutputFormat<'a>,
     pub(crate) wishes: Wishes<'a>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) enum ToolChoice<'a> {
 
 /// The required format of the answer.
 #[derive(Default)]
-pub(crate) enum Format<'a> {
+pub(crate) enum OutputFormat<'a> {
     #[default]
     Free,
     Object,

@@ -7,6 +7,7 @@ pub(super) mod delta;
 pub(super) mod json_tool;
 pub(crate) mod naming;
 pub(super) mod pieces;
+pub(super) mod replay;
 
 use std::borrow::Cow;
 

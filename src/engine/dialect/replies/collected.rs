@@ -2,14 +2,12 @@
 //!
 //! Owns the joining of the deltas to parts. Must never be written before the reader is done: an answer may still fail.
 
-use super::super::answer::{Broken, StreamFault};
-use super::super::convert::read_events;
+use super::super::answer::StreamFault;
 use super::super::tokens::Estimator;
 use super::super::usage::Reported;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::delta::{Delta, StopReason, Take};
 use crate::dialect::neutral::json_tool::JsonTool;
-use crate::wire::Shape;
 use std::borrow::Cow;
 
 /// A part of an answer.
@@ -106,17 +104,13 @@ impl<'a> WholeAnswer<'a> {
         WholeAnswer { parts, reason, reported, ..WholeAnswer::default() }
     }
 
-    /// Reads the events of `body`, up to a fault.
-    pub(crate) fn read_events(&mut self, from: Shape, body: &[u8], keeps: bool) -> Result<(), Broken> {
-        read_events(from, body, keeps, self)?;
-        if !self.stopped {
-            return Err(Broken::NotJson);
-        }
-        if self.goes_on && self.reported.output < Some(self.relayed()) {
-            // As in a stream, see `ObservedUsage::of_stream`.
+    /// True if the answer has ended. An end without usage after its last part makes reported completion tokens that are
+    /// fewer than the relayed ones useless, as in a stream, see `ObservedUsage::of_stream`.
+    pub(super) fn ends(&mut self) -> bool {
+        if self.stopped && self.goes_on && self.reported.output < Some(self.relayed()) {
             self.reported.output = None;
         }
-        Ok(())
+        self.stopped
     }
 
     fn text(&mut self, text: &[u8]) {

@@ -13,9 +13,9 @@ pub(super) use streamed::response as read_streamed;
 pub use templates::AnswerTemplates;
 
 use super::answer::{Broken, Destination, ResponseIdentity};
-use super::convert::hands_back;
+use super::convert::{hands_back, read_events};
+use super::dispatch::{StreamReader, with_format};
 use super::errors::{ErrorText, is_error, read_error};
-use super::format::{StreamReader, with_format};
 use super::neutral::delta::{TOOL_CALLS_MAX, lists_nothing};
 use super::neutral::naming::TranslationState;
 use super::usage::ObservedUsage;
@@ -60,14 +60,14 @@ fn translate(
     let is_known = known.is_some();
     let mut answer = known.unwrap_or_else(|| WholeAnswer::new(out.state.json_tool));
     if !is_known {
-        let (list, ending) = with_format!(from, format => (format::LIST.0, format::ENDING.0));
+        let (list, ending) = with_format!(from, F => (F::LIST.0, F::ENDING.0));
         match json::check_and_pick(body, ["error", list, "usage", ending]) {
             Ok(picked) => {
                 read((from, to), body, picked, &mut answer)?;
                 templates.into_iter().for_each(|templates| templates.learn_read(from, body, &answer));
             }
             // A client of the same format gets the reasoning unchanged.
-            Err(_) => answer.read_events(from, body, from == to || hands_back(from, to))?,
+            Err(_) => read_stream(from, body, from == to || hands_back(from, to), &mut answer)?,
         }
     }
     // As in a stream: each call is compared with the others.
@@ -79,8 +79,14 @@ fn translate(
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported, relayed_tokens, units: 0 };
-    with_format!(to, format => format::write_answer(&answer, Destination { observed: &observed, ..out }))?;
+    with_format!(to, F => F::write_answer(&answer, Destination { observed: &observed, ..out }))?;
     Ok(observed)
+}
+
+/// Reads the events of `body` as one answer, up to a fault.
+pub(super) fn read_stream(from: Shape, body: &[u8], keeps: bool, answer: &mut WholeAnswer<'_>) -> Result<(), Broken> {
+    read_events(from, body, keeps, answer)?;
+    if answer.ends() { Ok(()) } else { Err(Broken::NotJson) }
 }
 
 /// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage` and the one with the
@@ -100,6 +106,6 @@ fn read(
     };
     StreamReader::new(from, hands_back(from, to)).whole(Raw::new(body), answer)?;
     let [usage, ending] = [usage, ending].map(|value| value.unwrap_or(Raw::NULL));
-    let is_empty = lists_nothing(list) && with_format!(from, format => format::is_empty(list, ending, || usage));
+    let is_empty = lists_nothing(list) && with_format!(from, F => F::is_empty(list, ending, || usage));
     if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }

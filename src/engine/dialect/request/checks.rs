@@ -11,7 +11,7 @@ use super::members::{Class, Name};
 use super::plain::PlainMessage;
 use super::stored::{self, NOTHING_STORED, Stored};
 use crate::base::limits::MEMBERS_MAX;
-use crate::dialect::format::with_format;
+use crate::dialect::dispatch::with_format;
 use crate::dialect::messages::unsigned::Unsigned;
 use crate::dialect::responses::input::{Input, NO_PROMPTS, NOT_STORED};
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, string_end, unescape};
@@ -253,7 +253,7 @@ impl Checks {
             is_empty: self.has_no_items,
             max_tokens: self.plain_max.is_some() || self.endpoint.operation != Operation::Generate,
         };
-        if let Some(why) = with_format!(self.endpoint.shape, format => format::missing(present)) {
+        if let Some(why) = with_format!(self.endpoint.shape, F => F::missing(present)) {
             return Err(Invalid(why));
         }
         self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max.map(NonZeroU64::get));

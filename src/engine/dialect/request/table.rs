@@ -1,6 +1,6 @@
 //! Treatment of the members of requests: of those in the table, of pass-through requests, and of unknown ones.
 
-use super::super::format::with_format;
+use super::super::dispatch::with_format;
 use super::super::passthrough::PassthroughFormat;
 use super::members::{Class, Name};
 use crate::base::limits::NAME_BYTES_MAX;
@@ -230,7 +230,7 @@ impl Name {
     /// True if a list or an object there becomes part of the prompt in addition to conversation and tools: providers
     /// bill schemas for the output, and settings that shorten a conversation, as prompt tokens.
     pub(crate) fn is_read_by_model(self, shape: Shape) -> bool {
-        with_format!(shape, format => format::is_read_by_model(self))
+        with_format!(shape, F => F::is_read_by_model(self))
     }
 
     /// True if the gateway reads or rewrites it on some route.

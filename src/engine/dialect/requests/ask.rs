@@ -71,6 +71,12 @@ pub(crate) struct SourceRequest<'a> {
     /// [`bit`]s of the names of all members.
     pub(crate) present: u64,
     pub(crate) from: Shape,
+    /// Name of the client's list of messages.
+    pub(crate) list: &'static str,
+    /// The target's [`Format::MARKS_PREFIXES`](crate::dialect::format::Format::MARKS_PREFIXES).
+    pub(crate) marks_prefixes: bool,
+    /// Maximum characters of a tool's name at the target.
+    pub(crate) tool_name_max: usize,
     pub(crate) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
     pub(crate) marks: Cell<u32>,
@@ -153,7 +159,7 @@ impl<'a> SourceRequest<'a> {
     /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
     pub(crate) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
         let own = control.or(breakpoint)?;
-        if self.target.shape != Shape::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
+        if !self.marks_prefixes || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
         }
         Some(CacheMark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
@@ -180,11 +186,6 @@ impl<'a> SourceRequest<'a> {
             }
         }
         blocks
-    }
-
-    /// Name of the client's list of messages.
-    pub(crate) fn messages_name(&self) -> &'static str {
-        if self.from == Shape::Responses { "input" } else { "messages" }
     }
 
     /// The bound on completion tokens, limited to the model's maximum.

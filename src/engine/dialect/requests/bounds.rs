@@ -8,30 +8,30 @@ use super::super::request::{Fields, Invalid};
 use super::ask::refuse;
 use crate::base::buf::BLOCK;
 use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOLS_MAX};
-use crate::wire::Shape;
 use crate::wire::json::Raw;
 
 /// Bytes of the name or the namespace of a translated tool. Providers accept at most 128.
 const TOOL_NAME_MAX: usize = 1024;
 
 /// Bytes per item during a translation, in lists that grow by doubling. A test measures them.
-struct Each {
+pub(crate) struct BytesEach {
     /// A message, an item of the input or a block of the system prompt, including one text.
-    message: usize,
+    pub(crate) message: usize,
     /// A part of a message, a call or its result.
-    part: usize,
+    pub(crate) part: usize,
     /// A tool, including its names in the tables.
-    tool: usize,
+    pub(crate) tool: usize,
 }
 
-const OF_TALK: Each = Each { message: 512, part: 248, tool: 256 };
-/// Items of the input are merged into turns, and a tool has two names.
-const OF_RESPONSE: Each = Each { message: 704, part: 240, tool: 640 };
+impl BytesEach {
+    /// Items that become turns one by one.
+    pub(crate) const OF_MESSAGES: BytesEach = BytesEach { message: 512, part: 248, tool: 256 };
+}
 
-/// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
-pub fn structure(from: Shape, fields: &Fields) -> Result<usize, Invalid> {
+/// Bytes that a translation builds in addition to the text of the new request. `list`: name of the list of messages;
+/// `each`: bytes for each item. [`Invalid`]: there are too many items.
+pub(crate) fn structure(list: &str, each: BytesEach, fields: &Fields) -> Result<usize, Invalid> {
     let (messages, tools, parts) = (fields.messages, fields.inner.tools(), fields.inner.parts());
-    let list = if from == Shape::Responses { "input" } else { "messages" };
     for (count, most, path) in [(messages, MESSAGES_MAX, list), (tools, TOOLS_MAX, "tools")] {
         if count as usize > most {
             return too_many(path, most, "");
@@ -40,7 +40,6 @@ pub fn structure(from: Shape, fields: &Fields) -> Result<usize, Invalid> {
     if parts as usize > PARTS_MAX {
         return too_many(list, PARTS_MAX, " parts, calls and results in all of them");
     }
-    let each = if from == Shape::Responses { OF_RESPONSE } else { OF_TALK };
     let all = [(messages, each.message), (tools, each.tool), (parts, each.part)];
     Ok(all.iter().map(|(count, bytes)| *count as usize * bytes).sum())
 }

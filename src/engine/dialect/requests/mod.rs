@@ -15,15 +15,14 @@ pub(super) mod schema;
 
 pub use super::responses::request_writer::BOUND_MIN;
 pub use ask::{CacheKey, OwnedTarget, RequestTarget};
-pub use bounds::{most_text, structure};
+pub use bounds::most_text;
 pub(super) use params::cut;
 
 use super::capabilities::Cache;
-use super::chat::request_writer::STOPS_MAX;
-use super::format::with_format;
+use super::dispatch::with_format;
 use super::neutral::conversation::Talk;
 use super::neutral::naming::{TranslationState, hash};
-use super::request::{Invalid, Name, RequestScan};
+use super::request::{Fields, Invalid, Name, RequestScan};
 use crate::dialect::neutral::JsonText;
 use crate::wire::Shape;
 use crate::wire::json::{Raw, linear};
@@ -43,30 +42,32 @@ fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<JsonText<'a>> {
 /// Notes the members that the target's format or model lacks in whole or in part.
 fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
-    let stops_max = match ask.target.shape {
-        Shape::Chat if !ask.drops("stop") => STOPS_MAX,
-        Shape::Messages if !ask.drops("stop_sequences") => usize::MAX,
-        _ => 0,
-    };
+    let (stop, own_verbosity) = with_format!(ask.from, F => (F::STOPS.0, F::VERBOSITY));
+    let ((targets_stop, stops_max), verbosity) = with_format!(ask.target.shape, F => (F::STOPS, F::VERBOSITY));
+    let stops_max = if ask.drops(targets_stop) { 0 } else { stops_max };
     let stops = wishes.stops.iter().filter(|stop| !stop.is_empty()).count();
-    let verbosity_goes = match ask.target.shape {
-        Shape::Chat => ask.target.capabilities.verbosity && !ask.drops("verbosity"),
-        Shape::Responses => !ask.drops("text"),
-        _ => false,
-    };
-    let of_chat = ask.from == Shape::Chat;
-    let lacks_key = of_chat && ask.target.shape == Shape::Messages;
+    let takes_verbosity = with_format!(ask.target.shape, F => F::takes_verbosity(ask.target.capabilities));
     // A reader leaves out a value beyond the range of the other formats.
     let lost = |name, text, read: Option<Raw<'_>>| ask.get(name, text).is_some() && (read.is_none() || !sampling);
     let names = [
-        (if ask.from == Shape::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
+        (stop, stops > stops_max),
         ("temperature", lost(Name::Temperature, "temperature", wishes.temperature)),
         ("top_p", lost(Name::TopP, "top_p", wishes.top_p)),
         ("tools (hosted)", talk.offer.hosted),
-        (if of_chat { "verbosity" } else { "text" }, wishes.verbosity.is_some() && !verbosity_goes),
-        ("prompt_cache_key", lacks_key && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
+        (own_verbosity, wishes.verbosity.is_some() && (!takes_verbosity || ask.drops(verbosity))),
+        ("prompt_cache_key", ask.marks_prefixes && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
     ];
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
+}
+
+/// Name of the list of messages in a format.
+fn list_name(from: Shape) -> &'static str {
+    with_format!(from, F => F::OPENING)[1].map_or("", Name::text)
+}
+
+/// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
+pub fn structure(from: Shape, fields: &Fields) -> Result<usize, Invalid> {
+    bounds::structure(list_name(from), with_format!(from, F => F::BYTES_EACH), fields)
 }
 
 /// Writes a request of format `from`, scanned by `scan`, in the target's format. The [`TranslationState`] is needed to
@@ -84,19 +85,22 @@ pub fn request(
     fields.may_name_stored(target.capabilities)?;
     let present = fields.members.iter().fold(0, |bits, member| bits | ask::bit(member.name));
     let texts = scan.tokens();
-    let ask = SourceRequest { body, fields, texts, present, from, target, marks: Cell::new(0) };
+    let list = list_name(from);
+    let (marks_prefixes, tool_name_max) = with_format!(target.shape, F => (F::MARKS_PREFIXES, F::TOOL_NAME_MAX));
+    let marks = Cell::new(0);
+    let ask = SourceRequest { body, fields, texts, present, from, list, marks_prefixes, tool_name_max, target, marks };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
-    let mut talk = with_format!(from, format => format::read_request(&ask, &mut state))?;
+    let mut talk = with_format!(from, F => F::read_request(&ask, &mut state))?;
     if target.capabilities.cache == Cache::Key {
         talk.wishes.cache_key = cache_key(&ask);
     }
     note_dropped(&ask, &talk, &mut state);
     names::distinct(&mut talk.offer.tools)?;
-    names::fit(&mut talk, target.shape, &mut state);
+    names::fit(&mut talk, tool_name_max, &mut state);
     if from == Shape::Messages {
         state.ids = talk.call_ids().map(hash).collect();
     }
-    with_format!(target.shape, format => format::write_request(&ask, talk, &mut state, out))?;
+    with_format!(target.shape, F => F::write_request(&ask, talk, &mut state, out))?;
     if !target.capabilities.params.is_empty() {
         // Prevents the storage from doubling for a few more bytes.
         out.reserve_exact(target.capabilities.params_room());

@@ -8,15 +8,9 @@ use super::ask::refuse;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, Schema, Talk, Tool, ToolChoice};
 use crate::dialect::neutral::naming::{TranslationState, respelt, takes_name, tool_name};
-use crate::wire::Shape;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-
-/// Maximum characters of a tool's name in a format.
-pub(crate) fn longest(shape: Shape) -> usize {
-    if shape == Shape::Messages { 128 } else { 64 }
-}
 
 impl Tool<'_> {
     /// The schema without its formatting; empty for free text.
@@ -73,10 +67,9 @@ pub(crate) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Renames each tool whose name a target of format `shape` refuses, and notes the original in `state`. Readers that
-/// support namespaces have renamed their tools already.
-pub(crate) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut TranslationState) {
-    let most = longest(shape);
+/// Renames each tool with a name longer than `most` characters, or that a target refuses, and notes the original in
+/// `state`. Readers that support namespaces have renamed their tools already.
+pub(crate) fn fit(talk: &mut Talk<'_>, most: usize, state: &mut TranslationState) {
     let mut fits = true;
     talk.each_name(|name| {
         *name = respelt(std::mem::take(name));

@@ -6,7 +6,9 @@
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
-use crate::dialect::neutral::conversation::{Block, Effort, Format, Returned, Role, Talk, ToolCall, Turn, Wishes};
+use crate::dialect::neutral::conversation::{
+    Block, Effort, OutputFormat, Returned, Role, Talk, ToolCall, Turn, Wishes,
+};
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
@@ -285,7 +287,7 @@ fn as_written(json: Raw<'_>) -> Block<'static> {
     Block::Text(Cow::Owned(inside))
 }
 
-fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Invalid> {
+fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<OutputFormat<'a>, Invalid> {
     let asked = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
     let format = updated.or_else(asked).unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
@@ -295,14 +297,14 @@ fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<Forma
     }
     let text = |name| format.get(name).and_then(Raw::string);
     Ok(match schema {
-        Some(schema) if kind.is("json_schema") => Format::Schema {
+        Some(schema) if kind.is("json_schema") => OutputFormat::Schema {
             schema,
             name: text("name"),
             description: text("description"),
             strict: format.get("strict").and_then(Raw::bool),
         },
-        _ if kind.is("json_schema") || kind.is("json_object") => Format::Object,
-        _ => Format::Free,
+        _ if kind.is("json_schema") || kind.is("json_object") => OutputFormat::Object,
+        _ => OutputFormat::Free,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::dialect::chat::request_writer::FAILED;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, Turn, Wishes,
+    Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, ToolCall, Turn, Wishes,
 };
 use crate::dialect::neutral::naming::{TranslationState, responses_id};
 use crate::dialect::request::Invalid;
@@ -35,7 +35,7 @@ pub fn write(
         write_turn(turn, out);
     }
     if out.ends_with(b"[") {
-        return refuse(ask.messages_name(), "at least one message with content");
+        return refuse(ask.list, "at least one message with content");
     }
     out.push(b']');
     write_offer(ask, &talk.offer, out);
@@ -243,15 +243,15 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
 /// Writes the output format and the verbosity.
 fn write_text(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
     let verbosity = talk.wishes.verbosity;
-    if (matches!(talk.format, Format::Free) && verbosity.is_none()) || ask.drops("text") {
+    if (matches!(talk.format, OutputFormat::Free) && verbosity.is_none()) || ask.drops("text") {
         return;
     }
     key(out, "text");
     out.push(b'{');
     match talk.format {
-        Format::Free => {}
-        Format::Object => put!(out, r#""format":{"type":"json_object"}"#),
-        Format::Schema { .. } => {
+        OutputFormat::Free => {}
+        OutputFormat::Object => put!(out, r#""format":{"type":"json_object"}"#),
+        OutputFormat::Schema { .. } => {
             put!(out, r#""format":{"type":"json_schema""#);
             talk.format.write_schema(out);
             put!(out, "}");

@@ -12,7 +12,6 @@ use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, tool_n
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{too_many, tool_name_fits};
-use crate::dialect::requests::names::longest;
 use crate::wire::json::Raw;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -83,7 +82,7 @@ pub fn read<'a>(
     input: Raw<'a>,
     state: &mut TranslationState,
 ) -> Result<(ToolNames<'a>, Offer<'a>), Invalid> {
-    let names = ToolNames { most: longest(ask.target.shape), ..ToolNames::default() };
+    let names = ToolNames { most: ask.tool_name_max, ..ToolNames::default() };
     let mut reader = ToolReader { ask, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
         item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))

@@ -5,7 +5,7 @@
 //! whose configuration changes requests.
 
 use super::super::capabilities::Capabilities;
-use super::super::format::with_format;
+use super::super::dispatch::with_format;
 use super::super::passthrough::PassthroughFormat;
 use super::super::request::{Class, Fields, Member, Name, answers_of, lenient_bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
@@ -172,7 +172,7 @@ fn hosted<'a>(endpoint: ModelEndpoint, list: Raw<'a>, takes: &Capabilities) -> O
     tools.find_map(|(at, tool)| {
         let kind = match endpoint.is_passthrough() {
             true => hosted_tools::hosted(tool, takes),
-            false => with_format!(endpoint.shape, format => format::hosted(tool, takes)),
+            false => with_format!(endpoint.shape, F => F::hosted(tool, takes)),
         };
         kind.map(|kind| Surcharge { path: format!("tools[{at}]").into(), word: kind.text() })
     })

@@ -10,8 +10,8 @@ mod preface;
 use super::answer::{Broken, Destination, Frame, Rejected, ResponseIdentity, StreamFault};
 use super::convert::{Convert, write_failure, write_opening};
 use super::errors::{ErrorWords, error_event};
-use super::events;
-use super::format::with_format;
+
+use super::dispatch::{with_format, write_events};
 use super::neutral::naming::TranslationState;
 use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
@@ -327,7 +327,7 @@ impl SseStream {
             let valid = json::check(body).map_err(|_| Broken::NotJson);
             valid.and_then(|()| whole(from, body, me, &mut text)).map_err(|why| rejected(from, body, why))?;
             text.clear();
-            events::write(from, body, &mut text);
+            write_events(from, body, &mut text);
         }
         // The bound on a complete response replaces the one on an event.
         self.max_event = u32::MAX;
@@ -521,7 +521,7 @@ impl EventHandler {
 
 /// Appends the heartbeat that every client of this format accepts at any time.
 pub fn heartbeat(shape: Shape, out: &mut Vec<u8>) {
-    out.extend_from_slice(with_format!(shape, format => format::HEARTBEAT));
+    out.extend_from_slice(with_format!(shape, F => F::HEARTBEAT));
 }
 
 /// Appends a heartbeat before an answer has begun, for a client of format `shape`. `events` were sent before; returns

@@ -4,7 +4,7 @@
 //! Owns the place of `cost` in the three API formats. Must never compute a cost: the gateway does. Called only for the
 //! events that end a stream, and for usages with a `cost` of the provider.
 
-use crate::dialect::format::with_format;
+use crate::dialect::dispatch::with_format;
 use crate::dialect::keys::{K, each_value};
 use crate::wire::json::{Raw, Token, key, members};
 use crate::wire::sse::Splitter;
@@ -36,7 +36,7 @@ const COSTS: [&str; 3] = ["cost", "cost_details", "cost_in_usd_ticks"];
 
 /// The final usage in an event's data.
 fn usage_of(shape: Shape, data: &[u8]) -> Option<Raw<'_>> {
-    let holder = with_format!(shape, format => format::usage_holder(Raw::new(data)))?;
+    let holder = with_format!(shape, F => F::usage_holder(Raw::new(data)))?;
     holder.get("usage").filter(|usage| usage.bytes().starts_with(b"{"))
 }
 

@@ -8,8 +8,8 @@ mod seen;
 use super::super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::super::chat::stream_writer::{CHUNK, write_usage_chunk};
 use super::super::convert::{write_failed, write_failure};
+use super::super::dispatch::with_format;
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
-use super::super::format::with_format;
 use super::super::keys::{K, Walk};
 use super::super::messages::stream_writer::write_usage as write_messages_usage;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
@@ -18,6 +18,7 @@ use super::super::usage::{ObservedUsage, Reported};
 use super::cost::remove_cost;
 use super::own::{IDENTITY, Own, OwnValues};
 use super::said::{count_others, is_said};
+use super::stream_format::StreamFormat;
 use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::dialect::neutral::naming::TranslationState;
 use crate::wire::json::{Raw, Scanner, Token, key, members};
@@ -52,44 +53,6 @@ pub(crate) struct Tap {
 /// The event that ends a messages stream.
 const MESSAGE_STOP: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
-/// The format of a stream, with the state that only this format has.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum StreamFormat {
-    /// `due`: choices whose end is still expected. A bit for each of the first sixteen choices: `running`: it has begun
-    /// and not ended; `ended`: it has ended.
-    Chat {
-        due: u32,
-        running: u16,
-        ended: u16,
-    },
-    /// As in a chat stream.
-    Completion {
-        due: u32,
-        running: u16,
-        ended: u16,
-    },
-    Messages,
-    /// Audio, its text, or images. `due`: images still expected; `units`: those that have arrived, or milliseconds of
-    /// audio; `begun`: a partial image has arrived, and its image has not; `listed`: the server names each image;
-    /// `words`: the answer is the text of audio; `timed`: its length is billed.
-    Media {
-        due: u32,
-        units: u32,
-        begun: bool,
-        listed: bool,
-        words: bool,
-        timed: bool,
-    },
-    /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
-    /// that open a response have been sent; `answered`: an event of an item has arrived.
-    Responses {
-        next: u32,
-        inserted: u16,
-        opened: bool,
-        answered: bool,
-    },
-}
-
 impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
         match endpoint.as_passthrough() {
@@ -98,7 +61,7 @@ impl StreamFormat {
                 StreamFormat::Media { due: 1, units: 0, begun: false, listed: false, words, timed: false }
             }
             Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: 0 },
-            None => with_format!(endpoint.shape, format => format::STREAM),
+            None => with_format!(endpoint.shape, F => F::STREAM),
         }
     }
 

@@ -9,10 +9,12 @@ mod media;
 pub(super) mod own;
 mod reply;
 mod said;
+mod stream_format;
 
-pub(super) use event::{StreamFormat, Tap};
+pub(super) use event::Tap;
 pub use reply::{rejected, whole};
 pub(super) use said::is_said;
+pub(super) use stream_format::StreamFormat;
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
 //! Reads a complete answer within one format.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
+use super::super::dispatch::with_format;
 use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::format::with_format;
 use super::super::keys::{K, each_value};
 use super::super::passthrough::PassthroughFormat;
-use super::super::replies::{AnswerTemplates, WholeAnswer, read_streamed, reply};
+use super::super::replies::{AnswerTemplates, WholeAnswer, read_stream, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::cost::without_cost;
@@ -89,8 +89,7 @@ impl Notes {
                 seen.places.add(whole, Own::Object);
             }
             (shape, key) => {
-                let (list, ending, replaced) =
-                    with_format!(shape, format => (format::LIST.1, format::ENDING.1, format::REPLACED));
+                let (list, ending, replaced) = with_format!(shape, F => (F::LIST.1, F::ENDING.1, F::REPLACED));
                 if key == list {
                     seen.list = (token == Token::ArrayClose).then_some(whole);
                 } else if key == ending {
@@ -254,7 +253,7 @@ fn read(
         (Some(kind), _) => PassthroughFormat::reported(kind, usage.reported(), value(seen.usage), value(seen.meta)),
         (None, Shape::Chat) if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         (None, Shape::Chat) => usage.reported().or_renamed(value(seen.usage)),
-        (None, shape) => with_format!(shape, format => format::reported(value(seen.usage))),
+        (None, shape) => with_format!(shape, F => F::reported(value(seen.usage))),
     };
     if notes.own_cost {
         let clean = without_cost(body);
@@ -309,7 +308,7 @@ pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
     if !is_json && shape != Shape::Responses && !endpoint.is_passthrough() {
         let mut answer = WholeAnswer::default();
         // Of a broken answer, what it has reported before its fault.
-        let _ = answer.read_events(shape, body, false);
+        let _ = read_stream(shape, body, false, &mut answer);
         return Rejected { why, reported: Box::new(answer.reported) };
     }
     let streamed = if shape == Shape::Responses && !is_json { read_streamed(body) } else { None };
@@ -319,7 +318,7 @@ pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
         // Its counters are read as those of an answer that is passed on; without either member it reports none.
         (Some(_), _) if usage.is_null() && meta.is_null() => Reported::default(),
         (Some(passthrough), _) => PassthroughFormat::reported(passthrough, Reported::from_chat(usage), usage, meta),
-        (None, shape) => with_format!(shape, format => format::reported(usage)),
+        (None, shape) => with_format!(shape, F => F::reported(usage)),
     };
     Rejected { why, reported: Box::new(reported) }
 }
@@ -335,9 +334,9 @@ fn ends_well<'a>(
     if !has_text(endpoint) {
         return Ok(());
     }
-    let is_empty = with_format!(endpoint.shape, format => {
-        format::check_end(list, ending)?;
-        if endpoint.is_passthrough() { lists_nothing(list) } else { format::is_empty(list, ending, usage) }
+    let is_empty = with_format!(endpoint.shape, F => {
+        F::check_end(list, ending)?;
+        if endpoint.is_passthrough() { lists_nothing(list) } else { F::is_empty(list, ending, usage) }
     });
     if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }
@@ -346,7 +345,7 @@ fn ends_well<'a>(
 pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
     let is_text = match endpoint.is_passthrough() {
         true => is_completed_text,
-        false => with_format!(endpoint.shape, format => format::is_text),
+        false => with_format!(endpoint.shape, F => F::is_text),
     };
     let mut relayed = Estimator::new();
     each_value(body, &mut |buf, path, token, whole| {
@@ -413,7 +412,7 @@ impl ChatCounts {
 fn write(endpoint: ModelEndpoint, seen: &Seen, counts: &ChatCounts, mut writer: OwnWriter<'_>) {
     let (is_new, body) = (|own: &Own| !seen.places.has(*own), writer.document);
     if !endpoint.is_passthrough() {
-        let members = with_format!(endpoint.shape, format => format::ADDED);
+        let members = with_format!(endpoint.shape, F => F::ADDED);
         writer.add(seen.body, members.iter().copied().filter(is_new));
     }
     for (span, own) in seen.places.iter() {

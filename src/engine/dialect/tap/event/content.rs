@@ -1,6 +1,7 @@
 //! Content of the first events of a stream within one format: text, reasoning, a call, an image or audio.
 
-use super::{StreamFormat, Tap};
+use super::super::stream_format::StreamFormat;
+use super::Tap;
 use crate::wire::json::Raw;
 
 /// Members of an event with audio or images that describe it. Any other text in it is content.
