@@ -29,24 +29,46 @@ struct ShapeRow {
     /// Path of the requests for a number of tokens; empty if there are none.
     count_path: &'static str,
     is_anthropic: bool,
+    /// Its API has the pass-through endpoints.
+    has_passthrough: bool,
+    /// Every model that is served by it accepts an effort of reasoning.
+    takes_effort: bool,
+    /// Clients may ask for a WebSocket at its path first.
+    may_be_websocket: bool,
+}
+
+impl ShapeRow {
+    /// A row without special properties.
+    const PLAIN: ShapeRow = ShapeRow {
+        name: "",
+        alias: "",
+        path: "",
+        count_path: "",
+        is_anthropic: false,
+        has_passthrough: false,
+        takes_effort: false,
+        may_be_websocket: false,
+    };
 }
 
 /// The formats in the order of [`Shape::ALL`].
 const SHAPES: [ShapeRow; Shape::ALL.len()] = [
-    ShapeRow { name: "chat", alias: "openai", path: "/v1/chat/completions", count_path: "", is_anthropic: false },
+    ShapeRow { name: "chat", alias: "openai", path: "/v1/chat/completions", has_passthrough: true, ..ShapeRow::PLAIN },
     ShapeRow {
         name: "messages",
         alias: "anthropic",
         path: "/v1/messages",
         count_path: "/v1/messages/count_tokens",
         is_anthropic: true,
+        ..ShapeRow::PLAIN
     },
     ShapeRow {
         name: "responses",
-        alias: "",
         path: "/v1/responses",
         count_path: "/v1/responses/input_tokens",
-        is_anthropic: false,
+        takes_effort: true,
+        may_be_websocket: true,
+        ..ShapeRow::PLAIN
     },
 ];
 
@@ -81,6 +103,22 @@ impl Shape {
     #[inline]
     pub fn is_anthropic(self) -> bool {
         self.row().is_anthropic
+    }
+
+    /// True if its API has the pass-through endpoints.
+    pub fn has_passthrough(self) -> bool {
+        self.row().has_passthrough
+    }
+
+    /// True if every model that is served by it accepts an effort of reasoning, as far as is known.
+    pub fn takes_effort(self) -> bool {
+        self.row().takes_effort
+    }
+
+    /// True if its clients may ask for a WebSocket first.
+    #[inline]
+    pub fn may_be_websocket(self) -> bool {
+        self.row().may_be_websocket
     }
 }
 
@@ -256,6 +294,11 @@ impl ModelEndpoint {
     #[inline]
     pub fn is_passthrough(self) -> bool {
         self.as_passthrough().is_some()
+    }
+
+    /// Returns the endpoint that stands for its family in configurations: all conversations are one family.
+    pub fn family(self) -> ModelEndpoint {
+        self.as_passthrough().map_or(ModelEndpoint::CHAT, |one| ModelEndpoint::passthrough(one.family()))
     }
 
     /// Returns its name in metrics, in log lines and in rows.

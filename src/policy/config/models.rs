@@ -17,7 +17,7 @@ use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::upstream_limits::{Timeouts, UpstreamLimits};
 use crate::policy::window::parse_moment;
-use crate::wire::{ModelEndpoint, Passthrough, Shape};
+use crate::wire::{ModelEndpoint, Passthrough};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -236,7 +236,7 @@ fn read_serves(
     for (at, target) in targets.iter().enumerate() {
         let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
         // An invalid provider has been reported.
-        let fits = provider.is_none_or(|provider| provider.shape == Shape::Chat);
+        let fits = provider.is_none_or(|provider| provider.shape.has_passthrough());
         if fits && passthrough_targets.first().is_none_or(|first| targets[*first].model == target.model) {
             passthrough_targets.push(at);
         }
@@ -247,17 +247,15 @@ fn read_serves(
         reader.report(at, path, "at least one is needed");
     }
     for (field, word) in words {
-        match ModelEndpoint::from_name(&word).filter(|endpoint| endpoint.shape == Shape::Chat) {
-            Some(passthrough)
-                if passthrough != ModelEndpoint::CHAT && passthrough_targets.is_empty() && !targets.is_empty() =>
-            {
+        match ModelEndpoint::from_name(&word).filter(|endpoint| endpoint.family() == *endpoint) {
+            Some(endpoint) if endpoint.is_passthrough() && passthrough_targets.is_empty() && !targets.is_empty() => {
                 reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
             }
             Some(endpoint) => serves.push(endpoint),
             None => reader.wrong(&field, format!("expected one of chat, {}", Passthrough::names())),
         }
     }
-    if serves.iter().all(|served| *served == ModelEndpoint::CHAT) {
+    if !serves.iter().any(|served| served.is_passthrough()) {
         passthrough_targets.clear();
     }
     (serves, passthrough_targets)

@@ -11,7 +11,6 @@ use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::{Auth, Config, Provider, StoreUrl};
-use crate::wire::Shape;
 use crate::wire::head::values;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -212,7 +211,7 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
     };
     let theirs = value["object"] != "list" && value.get("has_more").is_some();
     // Some providers with such a list have a chat endpoint, too.
-    if provider.shape == Shape::Chat && theirs && !is_there(provider, asker) {
+    if !provider.shape.is_anthropic() && theirs && !is_there(provider, asker) {
         return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
     }
     let text = |value: &Value| value.as_str().map(str::to_string);

@@ -83,7 +83,7 @@ fn params(model: &Model) -> Arc<[Param]> {
 fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[Param]>) -> Capabilities {
     let (known, provider) = (&model.capabilities, config.provider(target.provider));
     let openai = provider.is_some_and(Provider::is_openai);
-    let of_responses = provider.is_some_and(|provider| provider.shape == Shape::Responses);
+    let takes_effort = provider.is_some_and(|provider| provider.shape.takes_effort());
     let reasons = openai && REASONING.iter().any(|start| target.model.starts_with(start));
     Capabilities {
         sampling: known.sampling.unwrap_or(!reasons),
@@ -97,7 +97,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
             StructuredOutput::Tool => Structured::Tool,
             StructuredOutput::Instruction => Structured::Instruction,
         },
-        effort: known.effort.unwrap_or(reasons || (!openai && of_responses)),
+        effort: known.effort.unwrap_or(reasons || (!openai && takes_effort)),
         effort_with_tools: known.effort_with_tools.unwrap_or(!(openai && lacks_effort_with_tools(&target.model))),
         strict_tools: known.strict_tools,
         default_max_tokens: model.default_max_tokens,

@@ -133,7 +133,9 @@ pub(crate) fn authorize(
     let known = context.access.keys.get(key);
     (found.key, context.captured) = (Some(key), known.is_captured(context.now));
     let endpoint = asked.ok_or_else(|| unknown_path(head, bytes))?;
-    if endpoint == Endpoint::Inference(ModelEndpoint::RESPONSES) {
+    if let Endpoint::Inference(ModelEndpoint { shape, operation: Operation::Generate }) = endpoint
+        && shape.may_be_websocket()
+    {
         if asks_websocket(head, bytes) {
             return Err(Refusal::upgrade_required());
         }

@@ -105,10 +105,7 @@ impl RequestJob {
 impl Request {
     /// The endpoint that a model must serve, as configurations name it.
     pub(super) fn family(&self) -> Option<ModelEndpoint> {
-        let family = |one: ModelEndpoint| {
-            one.as_passthrough().map(|passthrough| ModelEndpoint::passthrough(passthrough.family()))
-        };
-        self.endpoint().map(|one| family(one).unwrap_or(ModelEndpoint::CHAT))
+        self.endpoint().map(ModelEndpoint::family)
     }
 
     /// Name of what has no price for a request under a budget: the model, or something that a target is sent and bills
