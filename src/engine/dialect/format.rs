@@ -12,7 +12,7 @@ use super::neutral::naming::TranslationState;
 use super::replies::WholeAnswer;
 use super::request::{Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
-use super::requests::bounds::BytesEach;
+use super::requests::facts::RequestFacts;
 use super::tap::StreamFormat;
 use super::tap::own::Own;
 use super::usage::Reported;
@@ -20,18 +20,8 @@ use crate::wire::json::Raw;
 
 /// Everything that the rest of this layer must know of an API format.
 pub(super) trait Format {
-    /// Members of a request with its system prompt and its conversation.
-    const OPENING: [Option<Name>; 2];
-    /// Member of a request with its stop sequences, and their maximum number.
-    const STOPS: (&'static str, usize);
-    /// Member of a request with the verbosity of its answer.
-    const VERBOSITY: &'static str;
-    /// Maximum characters of a tool's name.
-    const TOOL_NAME_MAX: usize;
-    /// Bytes that a translation of its requests builds for each item.
-    const BYTES_EACH: BytesEach;
-    /// True if a request marks the ends of prefixes of its prompt that are to be cached, false if it names a key.
-    const MARKS_PREFIXES: bool;
+    /// Properties of its requests.
+    const REQUESTS: RequestFacts;
     /// Members of a complete answer with its content and with its finish reason.
     const LIST: (&'static str, K);
     const ENDING: (&'static str, K);

@@ -34,7 +34,7 @@ pub fn conversation(endpoint: ModelEndpoint, body: &[u8], fields: &Fields) -> u6
             PassthroughFormat::of(passthrough).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
         return mix_bytes(3, &first[..first.len().min(END)]);
     }
-    let opening = with_format!(endpoint.shape, F => F::OPENING);
+    let opening = with_format!(endpoint.shape, F => F::REQUESTS).opening;
     let [system, talk] = opening.map(|name| name.map_or(Raw::NULL, member));
     let mut begun = texts(3, system);
     // The input of a response may be a single string.

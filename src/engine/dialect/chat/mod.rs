@@ -22,7 +22,7 @@ use super::reasons::{REASONS_MAX, first, reason};
 use super::replies::WholeAnswer;
 use super::request::{Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
-use super::requests::bounds::BytesEach;
+use super::requests::facts::{BytesEach, RequestFacts};
 use super::tap::own::Own;
 use super::tap::{StreamFormat, is_said};
 use super::usage::Reported;
@@ -32,12 +32,17 @@ use crate::wire::json::{Raw, ValueKind, eq_unescaped};
 pub(super) struct Chat;
 
 impl Format for Chat {
-    const OPENING: [Option<Name>; 2] = [None, Some(Name::Messages)];
-    const STOPS: (&'static str, usize) = ("stop", request_writer::STOPS_MAX);
-    const VERBOSITY: &'static str = "verbosity";
-    const TOOL_NAME_MAX: usize = 64;
-    const BYTES_EACH: BytesEach = BytesEach::OF_MESSAGES;
-    const MARKS_PREFIXES: bool = false;
+    const REQUESTS: RequestFacts = RequestFacts {
+        opening: [None, Some(Name::Messages)],
+        stops: ("stop", request_writer::STOPS_MAX),
+        verbosity: "verbosity",
+        tool_name_max: 64,
+        bytes_each: BytesEach::OF_MESSAGES,
+        marks_prefixes: false,
+        one_text: true,
+        strict_by_rules: true,
+        distinct_ids: false,
+    };
     const LIST: (&'static str, K) = ("choices", K::Choices);
     const ENDING: (&'static str, K) = ("", K::Item);
     const REPLACED: &'static [(K, Own)] = &[(K::Created, Own::Created)];

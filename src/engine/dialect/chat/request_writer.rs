@@ -53,7 +53,7 @@ pub fn write(
         write_turn(ask, turn, at >= current, out)?;
     }
     if out.ends_with(b"[") {
-        return refuse(ask.list, "at least one message with content");
+        return refuse(ask.own.list(), "at least one message with content");
     }
     out.push(b']');
     let with_tools = !talk.offer.tools.is_empty() || state.json_tool;

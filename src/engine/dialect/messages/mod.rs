@@ -21,7 +21,7 @@ use super::reasons::{last, only, reason};
 use super::replies::WholeAnswer;
 use super::request::{Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
-use super::requests::bounds::BytesEach;
+use super::requests::facts::{BytesEach, RequestFacts};
 use super::tap::StreamFormat;
 use super::tap::own::{IDENTITY, Own};
 use super::usage::Reported;
@@ -35,12 +35,17 @@ const CLIENTS_OWN: [&str; 6] =
 pub(super) struct Messages;
 
 impl Format for Messages {
-    const OPENING: [Option<Name>; 2] = [Some(Name::System), Some(Name::Messages)];
-    const STOPS: (&'static str, usize) = ("stop_sequences", usize::MAX);
-    const VERBOSITY: &'static str = "";
-    const TOOL_NAME_MAX: usize = 128;
-    const BYTES_EACH: BytesEach = BytesEach::OF_MESSAGES;
-    const MARKS_PREFIXES: bool = true;
+    const REQUESTS: RequestFacts = RequestFacts {
+        opening: [Some(Name::System), Some(Name::Messages)],
+        stops: ("stop_sequences", usize::MAX),
+        verbosity: "",
+        tool_name_max: 128,
+        bytes_each: BytesEach::OF_MESSAGES,
+        marks_prefixes: true,
+        one_text: false,
+        strict_by_rules: false,
+        distinct_ids: true,
+    };
     const LIST: (&'static str, K) = ("content", K::Content);
     const ENDING: (&'static str, K) = ("stop_reason", K::StopReason);
     const REPLACED: &'static [(K, Own)] = &[];

@@ -97,7 +97,7 @@ struct MessagesLayout<'t, 'a> {
 impl<'t, 'a> MessagesLayout<'t, 'a> {
     fn lay_out(ask: &SourceRequest<'_>, turns: &'t [Turn<'a>]) -> Result<MessagesLayout<'t, 'a>, Invalid> {
         if turns.len() > MESSAGES_MAX {
-            return too_many(ask.list, MESSAGES_MAX, " messages");
+            return too_many(ask.own.list(), MESSAGES_MAX, " messages");
         }
         let mut plan = MessagesLayout { system: Vec::new(), messages: Vec::with_capacity(turns.len()) };
         // Positions matter only to a model that accepts system messages in place.
@@ -121,7 +121,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         let ends_with = |role| plan.messages.last().is_some_and(|message| message.role == role);
         if last.is_some_and(|turn| turn.role == Role::User) && ends_with(Role::Assistant) {
             // The user's message is blank. Without it the model would continue its own.
-            return refuse(ask.list, "a last message with content for this model");
+            return refuse(ask.own.list(), "a last message with content for this model");
         }
         plan.trim_last();
         if plan.messages.is_empty() {
@@ -129,7 +129,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
             plan.add(Role::User, Vec::new(), system);
         }
         if plan.messages.is_empty() {
-            return refuse(ask.list, "at least one message with content");
+            return refuse(ask.own.list(), "at least one message with content");
         }
         Ok(plan)
     }

@@ -5,6 +5,7 @@
 use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name, PlainMessage};
 use super::super::tokens::CountLater;
+use super::facts::RequestFacts;
 use crate::base::digest::{hex_into, sha256};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, CacheMark, Turn};
@@ -71,12 +72,9 @@ pub(crate) struct SourceRequest<'a> {
     /// [`bit`]s of the names of all members.
     pub(crate) present: u64,
     pub(crate) from: Shape,
-    /// Name of the client's list of messages.
-    pub(crate) list: &'static str,
-    /// The target's [`Format::MARKS_PREFIXES`](crate::dialect::format::Format::MARKS_PREFIXES).
-    pub(crate) marks_prefixes: bool,
-    /// Maximum characters of a tool's name at the target.
-    pub(crate) tool_name_max: usize,
+    /// Properties of the client's format, and of the target's.
+    pub(crate) own: &'static RequestFacts,
+    pub(crate) targets: &'static RequestFacts,
     pub(crate) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
     pub(crate) marks: Cell<u32>,
@@ -159,7 +157,7 @@ impl<'a> SourceRequest<'a> {
     /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
     pub(crate) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
         let own = control.or(breakpoint)?;
-        if !self.marks_prefixes || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
+        if !self.targets.marks_prefixes || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
         }
         Some(CacheMark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })

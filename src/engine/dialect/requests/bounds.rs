@@ -6,6 +6,7 @@
 
 use super::super::request::{Fields, Invalid};
 use super::ask::refuse;
+use super::facts::RequestFacts;
 use crate::base::buf::BLOCK;
 use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOLS_MAX};
 use crate::wire::json::Raw;
@@ -13,24 +14,9 @@ use crate::wire::json::Raw;
 /// Bytes of the name or the namespace of a translated tool. Providers accept at most 128.
 const TOOL_NAME_MAX: usize = 1024;
 
-/// Bytes per item during a translation, in lists that grow by doubling. A test measures them.
-pub(crate) struct BytesEach {
-    /// A message, an item of the input or a block of the system prompt, including one text.
-    pub(crate) message: usize,
-    /// A part of a message, a call or its result.
-    pub(crate) part: usize,
-    /// A tool, including its names in the tables.
-    pub(crate) tool: usize,
-}
-
-impl BytesEach {
-    /// Items that become turns one by one.
-    pub(crate) const OF_MESSAGES: BytesEach = BytesEach { message: 512, part: 248, tool: 256 };
-}
-
-/// Bytes that a translation builds in addition to the text of the new request. `list`: name of the list of messages;
-/// `each`: bytes for each item. [`Invalid`]: there are too many items.
-pub(crate) fn structure(list: &str, each: BytesEach, fields: &Fields) -> Result<usize, Invalid> {
+/// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
+pub(crate) fn structure(format: &RequestFacts, fields: &Fields) -> Result<usize, Invalid> {
+    let (list, each) = (format.list(), &format.bytes_each);
     let (messages, tools, parts) = (fields.messages, fields.inner.tools(), fields.inner.parts());
     for (count, most, path) in [(messages, MESSAGES_MAX, list), (tools, TOOLS_MAX, "tools")] {
         if count as usize > most {

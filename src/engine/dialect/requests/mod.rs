@@ -6,6 +6,7 @@
 
 pub(super) mod ask;
 pub(super) mod bounds;
+pub(super) mod facts;
 pub(super) mod ids;
 pub(super) mod media;
 pub(super) mod names;
@@ -27,6 +28,7 @@ use crate::dialect::neutral::JsonText;
 use crate::wire::Shape;
 use crate::wire::json::{Raw, linear};
 use ask::{SourceRequest, refuse};
+use facts::RequestFacts;
 use std::borrow::Cow;
 use std::cell::Cell;
 
@@ -42,32 +44,32 @@ fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<JsonText<'a>> {
 /// Notes the members that the target's format or model lacks in whole or in part.
 fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
-    let (stop, own_verbosity) = with_format!(ask.from, F => (F::STOPS.0, F::VERBOSITY));
-    let ((targets_stop, stops_max), verbosity) = with_format!(ask.target.shape, F => (F::STOPS, F::VERBOSITY));
+    let (targets_stop, stops_max) = ask.targets.stops;
     let stops_max = if ask.drops(targets_stop) { 0 } else { stops_max };
     let stops = wishes.stops.iter().filter(|stop| !stop.is_empty()).count();
     let takes_verbosity = with_format!(ask.target.shape, F => F::takes_verbosity(ask.target.capabilities));
+    let keeps_verbosity = takes_verbosity && !ask.drops(ask.targets.verbosity);
     // A reader leaves out a value beyond the range of the other formats.
     let lost = |name, text, read: Option<Raw<'_>>| ask.get(name, text).is_some() && (read.is_none() || !sampling);
     let names = [
-        (stop, stops > stops_max),
+        (ask.own.stops.0, stops > stops_max),
         ("temperature", lost(Name::Temperature, "temperature", wishes.temperature)),
         ("top_p", lost(Name::TopP, "top_p", wishes.top_p)),
         ("tools (hosted)", talk.offer.hosted),
-        (own_verbosity, wishes.verbosity.is_some() && (!takes_verbosity || ask.drops(verbosity))),
-        ("prompt_cache_key", ask.marks_prefixes && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
+        (ask.own.verbosity, wishes.verbosity.is_some() && !keeps_verbosity),
+        ("prompt_cache_key", ask.targets.marks_prefixes && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
     ];
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
 
-/// Name of the list of messages in a format.
-fn list_name(from: Shape) -> &'static str {
-    with_format!(from, F => F::OPENING)[1].map_or("", Name::text)
+/// Properties of the requests of a format.
+fn facts(shape: Shape) -> &'static RequestFacts {
+    with_format!(shape, F => &F::REQUESTS)
 }
 
 /// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
 pub fn structure(from: Shape, fields: &Fields) -> Result<usize, Invalid> {
-    bounds::structure(list_name(from), with_format!(from, F => F::BYTES_EACH), fields)
+    bounds::structure(facts(from), fields)
 }
 
 /// Writes a request of format `from`, scanned by `scan`, in the target's format. The [`TranslationState`] is needed to
@@ -85,10 +87,8 @@ pub fn request(
     fields.may_name_stored(target.capabilities)?;
     let present = fields.members.iter().fold(0, |bits, member| bits | ask::bit(member.name));
     let texts = scan.tokens();
-    let list = list_name(from);
-    let (marks_prefixes, tool_name_max) = with_format!(target.shape, F => (F::MARKS_PREFIXES, F::TOOL_NAME_MAX));
-    let marks = Cell::new(0);
-    let ask = SourceRequest { body, fields, texts, present, from, list, marks_prefixes, tool_name_max, target, marks };
+    let (own, targets) = (facts(from), facts(target.shape));
+    let ask = SourceRequest { body, fields, texts, present, from, own, targets, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = with_format!(from, F => F::read_request(&ask, &mut state))?;
     if target.capabilities.cache == Cache::Key {
@@ -96,8 +96,8 @@ pub fn request(
     }
     note_dropped(&ask, &talk, &mut state);
     names::distinct(&mut talk.offer.tools)?;
-    names::fit(&mut talk, tool_name_max, &mut state);
-    if from == Shape::Messages {
+    names::fit(&mut talk, targets.tool_name_max, &mut state);
+    if own.distinct_ids {
         state.ids = talk.call_ids().map(hash).collect();
     }
     with_format!(target.shape, F => F::write_request(&ask, talk, &mut state, out))?;

@@ -24,7 +24,7 @@ use super::reasons::{last, only, reason};
 use super::replies::WholeAnswer;
 use super::request::{Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
-use super::requests::bounds::BytesEach;
+use super::requests::facts::{BytesEach, RequestFacts};
 use super::tap::StreamFormat;
 use super::tap::own::{IDENTITY, Own};
 use super::usage::Reported;
@@ -35,13 +35,18 @@ use stream_reader::unfinished;
 pub(super) struct Responses;
 
 impl Format for Responses {
-    const OPENING: [Option<Name>; 2] = [Some(Name::Instructions), Some(Name::Input)];
-    const STOPS: (&'static str, usize) = ("", 0);
-    const VERBOSITY: &'static str = "text";
-    const TOOL_NAME_MAX: usize = 64;
-    /// Items of the input are merged into turns, and a tool has two names.
-    const BYTES_EACH: BytesEach = BytesEach { message: 704, part: 240, tool: 640 };
-    const MARKS_PREFIXES: bool = false;
+    const REQUESTS: RequestFacts = RequestFacts {
+        opening: [Some(Name::Instructions), Some(Name::Input)],
+        stops: ("", 0),
+        verbosity: "text",
+        tool_name_max: 64,
+        // Items of the input are merged into turns, and a tool has two names.
+        bytes_each: BytesEach { message: 704, part: 240, tool: 640 },
+        marks_prefixes: false,
+        one_text: false,
+        strict_by_rules: true,
+        distinct_ids: false,
+    };
     const LIST: (&'static str, K) = ("output", K::Output);
     const ENDING: (&'static str, K) = ("status", K::Status);
     const REPLACED: &'static [(K, Own)] = &[(K::Store, Own::Store), (K::PreviousResponseId, Own::Previous)];

@@ -16,7 +16,6 @@ use crate::dialect::requests::media::{responses_file, responses_image};
 use crate::dialect::requests::schema::SCHEMA_MAX;
 use crate::dialect::responses::echo;
 use crate::dialect::responses::tools::ToolNames;
-use crate::wire::Shape;
 use crate::wire::json::{Raw, ValueKind, Word, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -155,7 +154,7 @@ impl<'a> ConversationReader<'_, 'a> {
             self.says(Turn { role: Role::System { moves: false }, blocks: texts });
             return Ok(());
         }
-        let one_text = self.ask.target.shape == Shape::Chat;
+        let one_text = self.ask.targets.one_text;
         let open = self.assistant();
         // The chat format has a single text, so a line break separates the messages.
         if one_text && open.spoken {

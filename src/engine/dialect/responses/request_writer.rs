@@ -9,7 +9,6 @@ use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::requests::schema::is_strict;
-use crate::wire::Shape;
 use crate::wire::json::{
     Inside, Quoted, Raw, item, key, member_count, member_inside, member_string, put, write_inside,
 };
@@ -35,7 +34,7 @@ pub fn write(
         write_turn(turn, out);
     }
     if out.ends_with(b"[") {
-        return refuse(ask.list, "at least one message with content");
+        return refuse(ask.own.list(), "at least one message with content");
     }
     out.push(b']');
     write_offer(ask, &talk.offer, out);
@@ -207,7 +206,7 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
         put!(out, r#"{"type":"function","name":"#);
         write_function(tool, out);
         // The clients of OpenAI's formats know its rules.
-        let fits = |schema| ask.from != Shape::Messages || is_strict(schema);
+        let fits = |schema| ask.own.strict_by_rules || is_strict(schema);
         let strict = tool.strict && matches!(tool.schema, Schema::Given(schema) if fits(schema));
         // If omitted, it would mean true.
         put!(out, r#","strict":"#, if strict { "true}" } else { "false}" });

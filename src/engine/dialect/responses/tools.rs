@@ -82,7 +82,7 @@ pub fn read<'a>(
     input: Raw<'a>,
     state: &mut TranslationState,
 ) -> Result<(ToolNames<'a>, Offer<'a>), Invalid> {
-    let names = ToolNames { most: ask.tool_name_max, ..ToolNames::default() };
+    let names = ToolNames { most: ask.targets.tool_name_max, ..ToolNames::default() };
     let mut reader = ToolReader { ask, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
         item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))
