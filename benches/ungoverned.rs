@@ -17,7 +17,7 @@ use tollgate::io::log_writer::LogWriter;
 use tollgate::io::reactor::{Authority, Reactor, ReactorMessage, ReactorSetup, Security};
 use tollgate::io::signals::Signals;
 use tollgate::policy::config::{AdminListen, Config, StoreUrl};
-use tollgate::policy::notice::LedgerNotice;
+use tollgate::policy::ledger::LedgerNotice;
 use tollgate::store::api::Names;
 use tollgate::store::sqlite::{Mode, Sqlite};
 

@@ -1,6 +1,7 @@
-//! Build script of the packages `engine` and `control`. Sets commit, build date and target, and compresses the texts in
-//! the binary: the dashboard and the OpenAPI documents without white space (`engine`), the shell completions, and the
-//! Lua scripts of a shared ledger without comments (`control`).
+//! Build script of the packages `policy`, `engine` and `control`. Sets commit, build date and target, and compresses the
+//! texts in the binary: the table of vendors without comments (`policy`), the dashboard and the OpenAPI documents
+//! without white space (`engine`), the shell completions, and the Lua scripts of a shared ledger without comments
+//! (`control`).
 
 use std::process::Command;
 
@@ -57,6 +58,14 @@ fn pack(to: &str, text: &str) {
     std::fs::write(std::path::Path::new(&out).join(to), packed).expect("OUT_DIR is writable");
 }
 
+/// Build script of the package `policy`, whose folder is `src/policy`.
+fn policy() {
+    const TABLE: &str = "vendors/table.toml";
+    println!("cargo:rerun-if-changed=../../scripts/build.rs");
+    println!("cargo:rerun-if-changed={TABLE}");
+    pack("vendors", &bare(&std::fs::read_to_string(TABLE).expect("the table of vendors exists"), "#"));
+}
+
 /// Build script of the package `engine`, whose folder is `src/engine`.
 fn engine() {
     println!("cargo:rerun-if-changed=../../scripts/build.rs");
@@ -101,6 +110,7 @@ fn control() {
 
 fn main() {
     match std::env::var("CARGO_PKG_NAME").as_deref() {
+        Ok("policy") => policy(),
         Ok("engine") => engine(),
         _ => control(),
     }

@@ -115,8 +115,8 @@
 //! | refunded | the request has ended without use; nothing counts |
 //! | adopted | a hold of a predecessor, which the new process settles |
 //! | lease | a hold that a shared ledger knows, too: it counts for all hosts |
-//! | asked, ruled | a lease is requested from the shared ledger ([`policy::ask::Ask`]), which admits or refuses it |
-//! | released | a lease is given back without a usage record ([`policy::ask::Release`]) |
+//! | asked, ruled | a lease is requested from the shared ledger ([`policy::ledger::Ask`]), which admits or refuses it |
+//! | released | a lease is given back without a usage record ([`policy::ledger::Release`]) |
 //! | grant | an amount that a shared ledger gives to a host in advance; the host makes leases from it by itself |
 //! | slot | a target may serve one more request |
 //! | budget | an amount of money; memory has a capacity, and keys have shares of it |

@@ -11,7 +11,7 @@ use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::{Config, Source};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
-use tollgate::policy::notice::LedgerNotice;
+use tollgate::policy::ledger::LedgerNotice;
 
 const CONFIG: &str = r#"
 default_model = "bench"

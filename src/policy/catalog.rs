@@ -4,10 +4,12 @@
 use super::keys::is_unseen;
 use super::plan::caps::Caps;
 use super::prices::{ModelPrices, TargetPrices, UnitPrices, WrittenPrices};
-use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
+use super::settings::kinds::{Kind, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
 use super::upstream_limits::{Timeouts, UpstreamLimits};
+use super::vendors::Rules;
+use super::vendors::capabilities::{Capabilities, TOKENS_MAX};
 use crate::base::time::Unix;
 use crate::base::words;
 use crate::wire::ModelEndpoint;
@@ -20,9 +22,6 @@ use std::time::Duration;
 
 /// Requests that may wait for slots of one model, whatever is configured.
 const QUEUED_MAX: u64 = 10_000;
-
-/// Tokens a context, a reservation or an answer may have; far above any model.
-pub const TOKENS_MAX: u64 = 1 << 40;
 
 /// Parts of a weight of 1. The credentials of a target divide them.
 pub const SHARE: u64 = 1 << 20;
@@ -208,6 +207,8 @@ pub struct Model {
     /// If no slot is free, requests wait for a slot. Keys take turns. `{}` uses the defaults of the keys below. Value:
     /// a table. Default: no queue; such requests get 503.
     pub queue: Option<QueueLimits>,
+    /// A provider finds its conversations in the prompt cache by a key.
+    pub caches_by_key: bool,
     /// Some of its targets, or their credentials, are of equal priority.
     pub shares: bool,
     /// Bound on completion tokens that Tollgate sends if the client sends none and the provider requires a bound (shape
@@ -276,6 +277,18 @@ impl Model {
         })
     }
 
+    /// Most completion tokens of an answer, if each of its targets has a maximum.
+    pub fn completion_max(&self) -> Option<u64> {
+        let each = self.targets.iter().map(|target| target.rules.capabilities.max_output_tokens);
+        each.max_by_key(|most| most.unwrap_or(u64::MAX)).flatten()
+    }
+
+    /// Most tokens that one of its targets reads of an image.
+    pub fn image_tokens_max(&self) -> u64 {
+        let each = self.targets.iter().map(|target| target.rules.capabilities.max_image_tokens);
+        each.map(|most| most.unwrap_or(IMAGE_TOKENS)).max().unwrap_or(IMAGE_TOKENS)
+    }
+
     /// Largest number of tokens that a prompt reserves: the largest context size and a quarter more, since an estimate
     /// can be too high.
     #[inline]
@@ -330,6 +343,8 @@ pub struct Target {
     pub caps: Caps,
     /// Accounts that its attempts count in; `None` if neither it nor its provider nor its credential has limits.
     pub accounts: Option<Arc<TargetAccounts>>,
+    /// Capabilities and rules of the model there: its own settings, then the table of vendors.
+    pub rules: Arc<Rules>,
 }
 
 /// Accounts that the attempts at a target count in.
@@ -381,108 +396,8 @@ words! {
     }
 }
 
-words! {
-    /// Way to request JSON of a given schema from a model.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-    pub enum StructuredOutput {
-        /// By a field of its own.
-        #[default]
-        Native = "native",
-        /// By a tool that it must call.
-        Tool = "tool",
-        /// By an instruction in the prompt.
-        Instruction = "instruction",
-    }
-}
-
-words! {
-    /// Way to request reasoning from a model.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-    pub enum ModelThinking {
-        /// Not at all.
-        #[default]
-        Unset = "none",
-        /// The model decides.
-        Adaptive = "adaptive",
-        /// With a number of tokens.
-        Budget = "budget",
-    }
-}
-
-words! {
-    /// Way to use a provider's prompt cache.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-    pub enum PromptCache {
-        /// Not at all.
-        #[default]
-        Unset = "none",
-        /// By cache marks in the prompt.
-        Marks = "marks",
-        /// By a key for the conversation.
-        Key = "key",
-    }
-}
-
-section! {
-    /// Properties of a model that a translation needs. A route without translation needs only the name of the bound,
-    /// the role `developer` and thought signatures.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-    pub struct Capabilities {
-        /// The model accepts `temperature` and `top_p`. Default: true; false for models of OpenAI and Azure called
-        /// `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
-        pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model accepts system messages after the first user message. If true, a provider of the shape `messages`
-        /// gets a system message in its place if it directly follows a user message and precedes an assistant message
-        /// or the end; other system messages are sent as if false. If false, a provider of the shape `chat` gets the
-        /// system messages at the beginning as one message, and later system messages as user messages. A provider of
-        /// the shape `messages` gets later system messages as user messages, or in the system prompt if the client uses
-        /// Chat Completions. A provider of the shape `responses` always gets them as developer messages. Default: true
-        /// for shape `chat`, false for `messages`.
-        pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
-        /// Tollgate sends reasoning of earlier turns back to the model.
-        pub replay_reasoning: bool = false, Flag, Live;
-        /// The model's name for the bound on completion tokens is `max_completion_tokens` (shape `chat`). This also
-        /// applies to requests that are not translated. Default: true for OpenAI and Azure, otherwise false.
-        pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// The model accepts messages of the role `developer` (shape `chat`). If false, Tollgate sends such messages of
-        /// a chat client with the role `system`. Default: true for OpenAI and Azure, otherwise false.
-        pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// Form in which Tollgate requests JSON that fits a schema: `"native"` as the field of the API, `"tool"` as a
-        /// tool that the model must call, `"instruction"` as text in the prompt.
-        pub structured_output: StructuredOutput = StructuredOutput::Native,
-            OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
-        /// The model accepts a reasoning effort. A provider of the shape `responses` is then also asked for its
-        /// reasoning (`reasoning.encrypted_content`). Default: true for models of OpenAI and Azure called `gpt-5…`,
-        /// `gpt-6…`, `o1…`, `o3…`, `o4…`, and for other providers of the shape `responses`; otherwise false.
-        pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// Translation of a responses client's request for reasoning (shape `messages`): `"adaptive"` lets the model
-        /// decide; `"budget"` sends 2,048 tokens for low effort, 8,192 for medium and 16,384 for more, at most half of
-        /// the bound on completion tokens, but at least 1,024, or nothing if the bound is too small for that; `"none"`
-        /// sends nothing. The `reasoning_effort` of a chat client needs `effort` instead.
-        pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
-        /// The model accepts a verbosity (shape `chat`).
-        pub verbosity: bool = false, Flag, Live;
-        /// The model accepts an effort together with tools (shape `chat`). If false, a translated request with tools
-        /// has the effort `none`. Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
-        pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model rejects a tool call of the current turn without its thought signature (shape `chat`). If a client
-        /// sends none, Tollgate adds the placeholder that the provider accepts. Default: true for models called
-        /// `gemini-3…` and later (`google/gemini-…` as well), but not for `…-image`.
-        pub thought_signatures: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model accepts `strict` in a tool's definition.
-        pub strict_tools: bool = false, Flag, Live;
-        /// Use of the provider's prompt cache by a translated request. Tollgate always forwards the client's own marks.
-        /// `"marks"` also sets `cache_control` on the last block of the system prompt and of the last two user turns,
-        /// unless the client has set marks (shape `messages`). `"key"` sends the client's `prompt_cache_key`, otherwise
-        /// a key derived from the session (shapes `chat` and `responses`).
-        pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
-        /// Maximum number of completion tokens of the model. In a translated request, Tollgate lowers a larger bound to
-        /// this number.
-        pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
-        /// Most tokens that the model reads of one image. A request under a strict limit reserves them for each image.
-        pub max_image_tokens: u64 = 4096, Whole(1..=TOKENS_MAX), Live;
-    }
-}
+/// Tokens that a model reads of one image, if nothing else is known.
+const IMAGE_TOKENS: u64 = 4096;
 
 /// Estimate above which a prompt certainly exceeds a context, since an estimate can be too high by a quarter.
 #[inline]

@@ -16,7 +16,7 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyNews};
-use tollgate::policy::notice::LedgerNotice;
+use tollgate::policy::ledger::LedgerNotice;
 
 const CONNECTIONS_MAX: usize = 8;
 /// `max_buffered`, plus the maximum excess by a single read.

@@ -71,6 +71,9 @@ pub struct ModelsArgs {
     /// List the targets of the models with their prices and limits
     #[arg(long)]
     pub targets: bool,
+    /// Explain each property of the targets of this model: its value, and the setting or the row that it comes from
+    #[arg(long, value_name = "MODEL", conflicts_with = "targets")]
+    pub why: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,

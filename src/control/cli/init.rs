@@ -6,9 +6,11 @@ use super::load;
 use super::output::{Failure, clean, models, print, remark, warn};
 use crate::io::files::FileDraft;
 use crate::io::tls::Security;
-use crate::policy::catalog::{TOKENS_MAX, is_bad};
+use crate::policy::catalog::is_bad;
 use crate::policy::config::units::quoted;
 use crate::policy::keys::is_unseen;
+use crate::policy::vendors::Vendors;
+use crate::policy::vendors::capabilities::TOKENS_MAX;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -36,131 +38,76 @@ const NAME_MAX: usize = 256;
 /// Ports for clients and for the admin listener; of each, the first free one is used.
 const PORTS: [[u16; 3]; 2] = [[8080, 8081, 8088], [9090, 9091, 9098]];
 
-/// A hosted provider: variable, name, API format, `base_url`, id and upstream name of a model, context, input and
-/// output price, and further lines of its table and its model's. Models and prices change, so the generated file calls
-/// them examples, and `check --connect` reports models that are no longer served.
+/// A hosted provider: vendor, API format, id and upstream name of a model, context, input and output price, and further
+/// lines of its table. Models and prices change, so the generated file calls them examples, and `check --connect`
+/// reports models that are no longer served.
 struct Hosted {
-    variable: &'static str,
     name: &'static str,
     shape: &'static str,
-    base_url: &'static str,
     model: &'static str,
     context: &'static str,
     prices: Option<(&'static str, &'static str)>,
     more: &'static str,
-    takes: &'static str,
+}
+
+/// A hosted provider with what the table of vendors says of it: the variable of its key, and its base URL.
+struct HostedOffer {
+    hosted: &'static Hosted,
+    variable: String,
+    base_url: String,
+}
+
+impl HostedOffer {
+    /// All of them, in the order of the menu.
+    fn all(vendors: &Vendors) -> Vec<HostedOffer> {
+        let known = vendors.identities();
+        let offer = |hosted: &'static Hosted| {
+            let (_, identity) = known.iter().find(|(name, _)| *name == hosted.name)?;
+            Some(HostedOffer { hosted, variable: identity.env.first()?.clone(), base_url: identity.base_url.clone()? })
+        };
+        HOSTED.iter().filter_map(offer).collect()
+    }
 }
 
 const FORWARD: &str = "unknown_fields = \"forward\"          # it takes fields that OpenAI's API does not document\n";
 
-/// For Anthropic's models since Claude Sonnet 5.
-const NO_SAMPLING: &str = "# For translated requests: the model rejects temperature and takes a reasoning effort.\n\
-                           capabilities = { sampling = false, effort = true }\n";
-
 const HOSTED: [Hosted; 8] = [
     Hosted {
-        variable: "OPENAI_API_KEY",
         name: "openai",
         shape: "chat",
-        base_url: "https://api.openai.com/v1",
         model: "gpt-5.4-mini",
         context: "400K",
         prices: Some(("0.75", "4.5")),
         more: "",
-        takes: "",
     },
     Hosted {
-        variable: "ANTHROPIC_API_KEY",
         name: "anthropic",
         shape: "messages",
-        base_url: "https://api.anthropic.com",
         model: "claude-sonnet-5-5",
         context: "1M",
         prices: Some(("2.0", "10.0")),
         more: "",
-        takes: NO_SAMPLING,
     },
+    Hosted { name: "gemini", shape: "chat", model: "gemini-3.8-flash", context: "1M", prices: None, more: "" },
+    Hosted { name: "mistral", shape: "chat", model: "mistral-small-latest", context: "128K", prices: None, more: "" },
+    Hosted { name: "deepseek", shape: "chat", model: "deepseek-flash", context: "1M", prices: None, more: FORWARD },
+    Hosted { name: "groq", shape: "chat", model: "openai/gpt-oss-120b", context: "128K", prices: None, more: "" },
     Hosted {
-        variable: "GEMINI_API_KEY",
-        name: "gemini",
-        shape: "chat",
-        base_url: "https://generativelanguage.googleapis.com/v1beta/openai",
-        model: "gemini-3.8-flash",
-        context: "1M",
-        prices: None,
-        more: "",
-        takes: "",
-    },
-    Hosted {
-        variable: "MISTRAL_API_KEY",
-        name: "mistral",
-        shape: "chat",
-        base_url: "https://api.mistral.ai/v1",
-        model: "mistral-small-latest",
-        context: "128K",
-        prices: None,
-        more: "",
-        takes: "",
-    },
-    Hosted {
-        variable: "DEEPSEEK_API_KEY",
-        name: "deepseek",
-        shape: "chat",
-        base_url: "https://api.deepseek.com/v1",
-        model: "deepseek-flash",
-        context: "1M",
-        prices: None,
-        more: FORWARD,
-        takes: "",
-    },
-    Hosted {
-        variable: "GROQ_API_KEY",
-        name: "groq",
-        shape: "chat",
-        base_url: "https://api.groq.com/openai/v1",
-        model: "openai/gpt-oss-120b",
-        context: "128K",
-        prices: None,
-        more: "",
-        takes: "",
-    },
-    Hosted {
-        variable: "OPENROUTER_API_KEY",
         name: "openrouter",
         shape: "chat",
-        base_url: "https://openrouter.ai/api/v1",
         model: "openrouter/auto",
         context: "128K",
         prices: None,
         more: FORWARD,
-        takes: "",
     },
-    Hosted {
-        variable: "XAI_API_KEY",
-        name: "xai",
-        shape: "chat",
-        base_url: "https://api.x.ai/v1",
-        model: "grok-4.3",
-        context: "1M",
-        prices: None,
-        more: "",
-        takes: "",
-    },
-];
-
-/// Usual ports of local servers, and the servers that mostly use them.
-const LOCAL: [(u16, &str, &str); 4] = [
-    (11434, "ollama", "Ollama"),
-    (8080, "llamacpp", "llama.cpp"),
-    (8000, "vllm", "vLLM"),
-    (1234, "lmstudio", "LM Studio"),
+    Hosted { name: "xai", shape: "chat", model: "grok-4.3", context: "1M", prices: None, more: "" },
 ];
 
 /// A local server that answers.
 struct Local {
     port: u16,
-    name: &'static str,
-    title: &'static str,
+    name: String,
+    title: String,
     /// Names of its models for the file, with the context if reported.
     models: Vec<(String, Option<u64>)>,
     /// Number of models omitted because there are too many.
@@ -171,7 +118,7 @@ struct Local {
 
 impl Local {
     /// Selects the server's models for the file.
-    fn new((port, name, title): (u16, &'static str, &'static str), all: Vec<(String, Option<u64>)>) -> Local {
+    fn new((port, name, title): (u16, &str, &str), all: Vec<(String, Option<u64>)>) -> Local {
         let found = all.len();
         let mut ids: Vec<String> = Vec::new();
         let mut models = all;
@@ -185,7 +132,14 @@ impl Local {
         });
         let good = models.len();
         models.truncate(MODELS_MAX);
-        Local { port, name, title, more: good - models.len(), odd: found - good, models }
+        Local {
+            port,
+            name: name.to_string(),
+            title: title.to_string(),
+            more: good - models.len(),
+            odd: found - good,
+            models,
+        }
     }
 
     /// Line of output about the server.
@@ -216,15 +170,19 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     }
     drop(FileDraft::beside(&path).map_err(failed)?);
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let hosted: Vec<&Hosted> = HOSTED.iter().filter(|hosted| set(hosted.variable)).collect();
-    let local: Vec<Local> = LOCAL.iter().filter_map(|(port, name, title)| look(*port, name, title)).collect();
+    let vendors = Vendors::built_in();
+    let offers = HostedOffer::all(&vendors);
+    let hosted: Vec<&HostedOffer> = offers.iter().filter(|offer| set(&offer.variable)).collect();
+    let servers = vendors.identities().into_iter();
+    let servers = servers.filter_map(|(name, identity)| Some((identity.port?, name, identity.title.as_deref()?)));
+    let local: Vec<Local> = servers.filter_map(|(port, name, title)| look(port, name, title)).collect();
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let ports = PORTS.map(|ports| ports.into_iter().find(free).unwrap_or(ports[0]));
     let (draft, mut file) = FileDraft::with_mode(&path, 0o666).map_err(failed)?;
-    file.write_all(text(&hosted, &local, ports).as_bytes()).map_err(failed)?;
+    file.write_all(text(&hosted, &offers[0], &local, ports).as_bytes()).map_err(failed)?;
     draft.put(file, &path).map_err(failed)?;
     for hosted in &hosted {
-        remark(&format!("found {} (${})", hosted.name, hosted.variable));
+        remark(&format!("found {} (${})", hosted.hosted.name, hosted.variable));
     }
     for local in &local {
         remark(&local.found());
@@ -233,7 +191,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     if !found {
         warn("found no provider: replace the example in the file");
     }
-    for hosted in hosted.iter().filter(|hosted| hosted.prices.is_none()) {
+    for hosted in hosted.iter().map(|offer| offer.hosted).filter(|hosted| hosted.prices.is_none()) {
         warn(&format!("{} has no prices in the file: keys with a budget get 403 for it", hosted.model));
     }
     if let Some(variable) = load::hiding(&path) {
@@ -247,7 +205,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
 }
 
 /// Requests the models from a port of this host.
-fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
+fn look(port: u16, name: &str, title: &str) -> Option<Local> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let place = ServerAddress {
         socket: None,
@@ -277,7 +235,8 @@ fn id_of(name: &str) -> String {
     plain.rsplit('/').next().filter(|last| last.ends_with(".gguf")).map_or(plain.clone(), str::to_string)
 }
 
-fn text(hosted: &[&Hosted], local: &[Local], [listen, admin]: [u16; 2]) -> String {
+/// `example`: the provider of the example, if none is found.
+fn text(hosted: &[&HostedOffer], example: &HostedOffer, local: &[Local], [listen, admin]: [u16; 2]) -> String {
     let mut out = format!(
         "# Written by `tollgate init`. What every key means: the configuration reference.\n\
          # Next: tollgate check --connect, tollgate keys issue --name NAME, tollgate serve\n\n\
@@ -288,13 +247,14 @@ fn text(hosted: &[&Hosted], local: &[Local], [listen, admin]: [u16; 2]) -> Strin
     let mut ids: Vec<String> = Vec::new();
     for hosted in hosted {
         out.push_str(&provider_text(hosted, ""));
-        ids.push(hosted.model.to_string());
+        ids.push(hosted.hosted.model.to_string());
     }
     for local in local {
-        let (name, title, port) = (local.name, local.title, local.port);
+        let (name, title, port) = (&local.name, &local.title, local.port);
         let _ = write!(
             out,
-            "[[providers]]                         # {title} answers there\nname = \"{name}\"\nshape = \"chat\"\n\
+            "[[providers]]                         # {title} answers there\nname = \"{name}\"\nvendor = \"{name}\"\n\
+             shape = \"chat\"\n\
              base_url = \"http://127.0.0.1:{port}/v1\"\n\n"
         );
         for (model, context) in &local.models {
@@ -325,7 +285,7 @@ fn text(hosted: &[&Hosted], local: &[Local], [listen, admin]: [u16; 2]) -> Strin
     }
     if ids.is_empty() {
         out.push_str("# No provider was found. Set its variable, uncomment these lines and adapt them.\n");
-        out.push_str(&provider_text(&HOSTED[0], "# "));
+        out.push_str(&provider_text(example, "# "));
     }
     if let Some(first) = ids.first() {
         // A top-level key must come before all tables.
@@ -341,8 +301,9 @@ fn text(hosted: &[&Hosted], local: &[Local], [listen, admin]: [u16; 2]) -> Strin
 }
 
 /// The tables of a hosted provider, each line after `mark`.
-fn provider_text(hosted: &Hosted, mark: &str) -> String {
-    let Hosted { variable, name, shape, base_url, model, context, prices, more, takes } = hosted;
+fn provider_text(offer: &HostedOffer, mark: &str) -> String {
+    let HostedOffer { hosted, variable, base_url } = offer;
+    let Hosted { name, shape, model, context, prices, more } = hosted;
     let prices = match prices {
         Some((input, output)) => {
             format!("input_price = {input:<23} # USD per 1M tokens; check current prices\noutput_price = {output}\n")
@@ -357,7 +318,7 @@ fn provider_text(hosted: &Hosted, mark: &str) -> String {
          [[models]]                            # an example: `check --connect` lists the models\n\
          id = \"{model}\"\n\
          # aliases = [\"claude-*\"]                # other names that clients may ask for\n\
-         context = \"{context}\"\n{prices}{takes}targets = [{{ provider = \"{name}\", model = \"{model}\" }}]\n\n"
+         context = \"{context}\"\n{prices}targets = [{{ provider = \"{name}\", model = \"{model}\" }}]\n\n"
     );
     if mark.is_empty() {
         return text;
@@ -379,7 +340,9 @@ mod tests {
 
     #[test]
     fn generated_configuration_is_valid() {
-        let hosted: Vec<&Hosted> = HOSTED.iter().collect();
+        let offers = HostedOffer::all(&Vendors::built_in());
+        let hosted: Vec<&HostedOffer> = offers.iter().collect();
+        assert_eq!(hosted.len(), HOSTED.len(), "the table has all of them");
         let local = [
             Local::new((8000, "vllm", "vLLM"), vec![("org/model".into(), Some(40960))]),
             Local::new(
@@ -387,7 +350,7 @@ mod tests {
                 vec![("org/model".into(), None), ("a \"b\", c*".into(), None), ("/m/x.gguf".into(), None)],
             ),
         ];
-        let text = text(&hosted, &local, [8081, 9090]);
+        let text = text(&hosted, &offers[0], &local, [8081, 9090]);
         let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
         assert_eq!(config.providers.len(), HOSTED.len() + 2);
         let ids: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
@@ -405,7 +368,7 @@ mod tests {
 
     #[test]
     fn example_is_valid_once_uncommented() {
-        let text = text(&[], &[], [8080, 9090]);
+        let text = text(&[], &HostedOffer::all(&Vendors::built_in())[0], &[], [8080, 9090]);
         let errors = parse(&text).unwrap_err();
         assert!(errors.iter().any(|error| error.contains("at least one [[models]] is needed")), "{errors:?}");
         let (before, example) = text.split_once("adapt them.\n").unwrap();
@@ -422,7 +385,8 @@ mod tests {
         let many = (0..20).map(|number| (format!("model-{number}"), None));
         for (at, all) in [odd.collect::<Vec<_>>(), many.collect()].into_iter().enumerate() {
             let local = Local::new((8000, "vllm", "vLLM"), all);
-            let text = text(&[], std::slice::from_ref(&local), [8080, 9090]);
+            let text =
+                text(&[], &HostedOffer::all(&Vendors::built_in())[0], std::slice::from_ref(&local), [8080, 9090]);
             let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
             assert_eq!(config.catalog.models().len(), local.models.len());
             let said = ["with 3 models; 6 are left out, whose names", "with 8 models; 12 more are left out"][at];

@@ -12,6 +12,7 @@ use crate::policy::config::Config;
 use crate::policy::config::target_limits::limits_of;
 use crate::policy::plan::caps::Cap;
 use crate::policy::prices::{KEYS, ModelPrices, PriceOf, PriceTier, Prices, UNIT_KEYS, UnitPrices, price_text};
+use crate::policy::vendors::Explained;
 use crate::wire::ModelEndpoint;
 use serde::Serialize;
 use serde_json::Value;
@@ -121,11 +122,57 @@ impl UnitLine {
 /// Lists the catalog, or its targets, in the order of the configuration.
 pub fn run(args: &ModelsArgs) -> Result<(), Failure> {
     let high = discovered(&args.config)?;
+    if let Some(name) = &args.why {
+        let why = explained(&high, name)?;
+        return if args.json { print_json(&why) } else { print(&why_table(&why)) };
+    }
     if args.targets {
         let used = if high.catalog.models().iter().any(|model| model.limited) { uses(args) } else { Uses::new() };
         return if args.json { print_json(&target_lines(&high, &used)) } else { print(&target_table(&high, &used)) };
     }
     if args.json { print_json(&lines(&high.catalog)) } else { print(&table(&high.catalog)) }
+}
+
+/// A property of a target as JSON.
+#[derive(Serialize)]
+struct WhyLine {
+    target: String,
+    property: &'static str,
+    /// As in a configuration; without a value, what that means.
+    value: String,
+    /// The setting or the row that it comes from.
+    from: String,
+}
+
+/// The properties of each target of the model with this name.
+fn explained(config: &Config, name: &str) -> Result<Vec<WhyLine>, Failure> {
+    let model = config.catalog.asked(name).and_then(|index| config.catalog.get(index));
+    let model = model.ok_or_else(|| Failure::failed(format!("no model is called `{name}`: see `tollgate models`")))?;
+    let mut lines = Vec::new();
+    for target in &model.targets {
+        let Some(provider) = config.provider(target.provider) else { continue };
+        let all = config.vendors.explain(&provider.place(), &target.model, &model.capabilities);
+        lines.extend(all.into_iter().map(|Explained { name, value, origin }| WhyLine {
+            target: target.label.to_string(),
+            property: name,
+            value,
+            from: origin,
+        }));
+    }
+    Ok(lines)
+}
+
+fn why_table(lines: &[WhyLine]) -> String {
+    let mut table = Table::new(&[
+        ("TARGET", Align::Left),
+        ("PROPERTY", Align::Left),
+        ("VALUE", Align::Left),
+        ("FROM", Align::Left),
+    ]);
+    for WhyLine { target, property, value, from } in lines {
+        table.row(vec![target.clone(), (*property).to_string(), value.clone(), from.clone()]);
+    }
+    table.text()
 }
 
 /// The configuration with the models that its providers list. Providers are queried with their credentials. If a

@@ -3,8 +3,8 @@
 
 use super::who::Who;
 use crate::base::time::Unix;
-use crate::policy::ask::Use;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord, ShownKey};
+use crate::policy::ledger::Use;
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use crate::store::bounds;

@@ -43,9 +43,9 @@ use super::api::{DayKey, DaySums, Lines, PeopleSums, Query, Renaming, StoreError
 use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
 use crate::io::entropy::random;
-use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::KeyId;
+use crate::policy::ledger::{Ask, AskAnswer, Release, Use};
 use crate::policy::meter::{Amount, Lease, LeasePart};
 use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::plan::caps::LimitSpan;

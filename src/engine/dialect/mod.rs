@@ -46,7 +46,6 @@ pub mod usage;
 
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
-pub use chat::signature::is_required as requires_signatures;
 pub use dispatch::add_reasons;
 pub use errors::account::{has_account_code, is_of_account, is_too_large};
 pub use errors::overflow::{Overflow, is_rate};

@@ -8,12 +8,13 @@ use super::store::{OnOutage, StoreConfig, StoreUrl};
 use super::telemetry::Telemetry;
 use super::{groups, models, plans};
 use crate::base::limits::RESERVE_CONNECTIONS;
-use crate::policy::catalog::Catalog;
+use crate::policy::catalog::{Catalog, Model};
 use crate::policy::memory::{CatalogSize, ConfigFacts, Terms};
 use crate::policy::plan::{Group, Plan};
-use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
+use crate::policy::settings::reader::{ConfigError, Field, Reader, Section, Source};
 use crate::policy::settings::secret::variables;
 use crate::policy::upstream_limits::UpstreamLimits;
+use crate::policy::vendors::Vendors;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub providers: Vec<Provider>,
     /// TLS peers without duplicates; `Provider.authority` is an index into them.
     pub authorities: Vec<AuthoritySpec>,
+    /// What is known of the vendors of these providers.
+    pub vendors: Arc<Vendors>,
     /// The models.
     pub catalog: Arc<Catalog>,
     /// The plans, at least one; the first is for keys that name none.
@@ -193,6 +196,17 @@ fn peek_catalog(top: &Section<'_>) -> CatalogSize {
     size
 }
 
+/// Reads `default_model`. `ids`: those of all models, valid or not.
+fn read_default_model(reader: &mut Reader<'_>, field: &Field<'_>, models: &[Model], ids: &[String]) -> Option<usize> {
+    let id = reader.string(field)?;
+    let found = models.iter().position(|model| *model.id == *id);
+    // A model that exists and is invalid has been reported.
+    if found.is_none() && !ids.contains(&id) {
+        reader.error(field, format!("no model has the id `{id}`; see [[models]]"));
+    }
+    found
+}
+
 fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
     let (providers, spans) = (top.peek_length("providers") as u64, top.peek_member("telemetry", "otlp"));
@@ -210,8 +224,9 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         upstream.read(reader, &mut section, server.max_buffered);
         section.finish(reader);
     }
-    let declared = providers::read(reader, top, &upstream, server.max_buffered);
-    let (mut models, ids) = models::read(reader, top, &declared, &upstream);
+    let mut vendors = Vendors::read(reader, top);
+    let declared = providers::read(reader, top, &vendors, &upstream, server.max_buffered);
+    let (mut models, ids) = models::read(reader, top, &declared, &vendors, &upstream);
     if let StoreUrl::Redis(_) = store.url {
         let targets =
             models.iter_mut().flat_map(|model| model.targets.iter_mut().chain(&mut model.passthrough_targets));
@@ -226,16 +241,9 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     };
     let plans = plans::read(reader, top, &known);
     let groups = groups::read(reader, top, &plans, &known);
-    let default = default_model.and_then(|field| {
-        let id = reader.string(&field)?;
-        let found = models.iter().position(|model| *model.id == *id);
-        // A model that exists and is invalid has been reported.
-        if found.is_none() && !ids.contains(&id) {
-            reader.error(&field, format!("no model has the id `{id}`; see [[models]]"));
-        }
-        found
-    });
+    let default = default_model.and_then(|field| read_default_model(reader, &field, &models, &ids));
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
+    vendors.keep_for(&providers.iter().map(Provider::place).collect::<Vec<_>>());
     let collectors = [telemetry.collector.as_deref_mut(), alerts.collector.as_deref_mut()];
     let authorities = providers::authorities(&mut providers, collectors);
     let catalog = Arc::new(Catalog::new(models, default));
@@ -247,6 +255,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         upstream,
         providers,
         authorities,
+        vendors: Arc::new(vendors),
         catalog,
         plans,
         groups,

@@ -2,14 +2,16 @@
 //! fetches the lists.
 
 use super::document::Config;
-use super::models::{DEFAULT_TOKENS, by_credential};
+use super::models::{DEFAULT_TOKENS, by_credential, caches_by_key};
 use super::providers::Provider;
 use super::target_limits::set_accounts;
 use crate::base::hash::mix_bytes;
-use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, IndexByName, Model, SHARE, Target, context_text};
+use crate::policy::catalog::{CATALOG_MAX, Catalog, IndexByName, Model, SHARE, Target, context_text};
 use crate::policy::discover::{Discover, DiscoveredModel, Listed};
 use crate::policy::plan::caps::Caps;
 use crate::policy::upstream_limits::Timeouts;
+use crate::policy::vendors::Rules;
+use crate::policy::vendors::capabilities::Capabilities;
 use crate::wire::ModelEndpoint;
 use std::sync::Arc;
 
@@ -74,6 +76,7 @@ impl Config {
         let most = CATALOG_MAX.min(hand + self.server.bounds.listed);
         // A name or alias of a configured model must never mean another model.
         let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
+        let mut all_rules: Vec<Arc<Rules>> = Vec::new();
         let mut taken = IndexByName::with_hasher(known.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(discover) = &provider.discover else { continue };
@@ -87,7 +90,9 @@ impl Config {
                 if is_served || is_hand(&id) || taken.contains_key(id.as_bytes()) {
                     continue;
                 }
-                let model = discovered(id.into(), index, provider, listed, discover);
+                let rules = self.vendors.rules(&provider.place(), &listed.model, &Capabilities::default());
+                let rules = known_rules(&mut all_rules, rules);
+                let model = discovered(id.into(), (index, provider), listed, discover, rules);
                 taken.insert(model.id.clone().into(), index);
                 models.push(model);
             }
@@ -96,8 +101,25 @@ impl Config {
     }
 }
 
+/// Shares equal rules: most models of a provider have the same.
+fn known_rules(all: &mut Vec<Arc<Rules>>, rules: Rules) -> Arc<Rules> {
+    match all.iter().find(|known| ***known == rules) {
+        Some(known) => known.clone(),
+        None => {
+            all.push(Arc::new(rules));
+            all[all.len() - 1].clone()
+        }
+    }
+}
+
 /// The entry of a model that a provider lists: without a price, and otherwise with all defaults.
-fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, discover: &Discover) -> Model {
+fn discovered(
+    id: Arc<str>,
+    (index, provider): (usize, &Provider),
+    listed: &Listed,
+    discover: &Discover,
+    rules: Arc<Rules>,
+) -> Model {
     let (model, context) = (listed.model.clone(), listed.context.unwrap_or(discover.context));
     let label = format!("{}/{model}", provider.name);
     let target = Target {
@@ -115,6 +137,7 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         prices: None,
         caps: Caps::default(),
         accounts: None,
+        rules,
         limits: provider.limits,
     };
     let mut targets = match provider.credentials.len() {
@@ -144,6 +167,7 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         timeouts: Timeouts::default(),
         serves: vec![ModelEndpoint::CHAT],
         passthrough_targets: Vec::new(),
+        caches_by_key: caches_by_key(&targets),
         shares: targets.len() > 1,
         targets,
         affinity: Default::default(),

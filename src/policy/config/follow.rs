@@ -60,10 +60,10 @@ fn fixed_in<T: Settings>() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::catalog::Capabilities;
     use crate::policy::plan::Plan;
     use crate::policy::settings::reader::Source;
     use crate::policy::upstream_limits::UpstreamLimits;
+    use crate::policy::vendors::capabilities::Capabilities;
 
     fn parse(server: &str, hosts: &[&str]) -> Config {
         let providers = hosts.iter().enumerate().map(|(n, host)| {

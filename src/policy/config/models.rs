@@ -7,8 +7,8 @@ use super::target_limits;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
-    Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
-    is_bad, is_id, with_quarter,
+    Affinity, Balance, ContextSize, ID_MAX, Model, QueueLimits, SHARE, Target, context_text, is_bad, is_id,
+    with_quarter,
 };
 use crate::policy::plan::entries::Entries;
 use crate::policy::prices::{TargetPrices, WrittenPrices};
@@ -16,6 +16,8 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::upstream_limits::{Timeouts, UpstreamLimits};
+use crate::policy::vendors::Vendors;
+use crate::policy::vendors::capabilities::{Capabilities, PromptCache, TOKENS_MAX};
 use crate::policy::window::parse_moment;
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::ops::RangeInclusive;
@@ -35,6 +37,7 @@ pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
     providers: &[Declared],
+    vendors: &Vendors,
     limits: &UpstreamLimits,
 ) -> (Vec<Model>, Vec<String>) {
     let mut models: Vec<Model> = Vec::new();
@@ -64,7 +67,7 @@ pub(super) fn read(
         let own = section.take("aliases").map(|field| reader.strings(field)).unwrap_or_default();
         let names = own.iter().map(|(_, alias)| alias.clone()).collect();
         aliases.extend(own);
-        let model = read_one(reader, &mut section, id, names, providers, limits);
+        let model = read_one(reader, &mut section, id, names, (providers, vendors), limits);
         section.finish(reader);
         models.extend(model);
     }
@@ -101,16 +104,15 @@ fn read_one(
     s: &mut Section<'_>,
     id: Option<String>,
     aliases: Vec<String>,
-    providers: &[Declared],
+    (providers, vendors): (&[Declared], &Vendors),
     limits: &UpstreamLimits,
 ) -> Option<Model> {
-    let name = s.take("name").and_then(|field| reader.word(&field, 128));
-    let owned_by = s.take("owned_by").and_then(|field| reader.word(&field, 128));
+    let [name, owned_by] = ["name", "owned_by"].map(|key| s.take(key).and_then(|field| reader.word(&field, 128)));
     let created = s.take("created").and_then(|field| read_created(reader, &field)).unwrap_or_default();
     let context = reader.required(s, "context").and_then(|field| ContextSize.read(reader, field));
     let timeouts = Timeouts::read(reader, s);
-    let default_max_tokens = integer(reader, s, "default_max_tokens", DEFAULT_TOKENS, 1..=TOKENS_MAX);
-    let reserve_tokens = integer(reader, s, "reserve_tokens", DEFAULT_TOKENS, 0..=TOKENS_MAX);
+    let [default_max_tokens, reserve_tokens] = [("default_max_tokens", 1), ("reserve_tokens", 0)]
+        .map(|(key, least)| integer(reader, s, key, DEFAULT_TOKENS, least..=TOKENS_MAX));
     let drop_params = read_dropped(reader, s);
     let (set_params, default_params) = params::read(reader, s);
     let hosted_tools = read_hosted(reader, s);
@@ -121,6 +123,7 @@ fn read_one(
     let (mut targets, own): (Vec<Target>, Vec<WrittenList>) =
         read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits).into_iter().unzip();
     let client_credential = takes_clients(reader, s, &targets, providers);
+    set_rules(&mut targets, providers, vendors, &capabilities);
     let (serves, passthrough_targets) = read_serves(reader, s, &targets, providers);
     let priced = set_prices(reader, s, &mut targets, (&own, written), (&serves, client_credential));
     let passthrough_targets = passthrough_targets.into_iter().map(|at| targets[at].clone()).collect();
@@ -149,6 +152,7 @@ fn read_one(
         timeouts,
         serves,
         passthrough_targets,
+        caches_by_key: caches_by_key(&targets),
         shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,
         affinity,
@@ -163,6 +167,21 @@ fn read_one(
         capabilities,
         discovered: false,
     })
+}
+
+/// Sets what is known of the model at each target. `own`: its own settings.
+fn set_rules(targets: &mut [Target], providers: &[Declared], vendors: &Vendors, own: &Capabilities) {
+    for target in targets {
+        let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
+        if let Some(provider) = provider {
+            target.rules = Arc::new(vendors.rules(&provider.place(), &target.model, own));
+        }
+    }
+}
+
+/// True if a provider of these targets finds a conversation in its prompt cache by a key.
+pub(super) fn caches_by_key(targets: &[Target]) -> bool {
+    targets.iter().any(|target| target.rules.capabilities.cache == Some(PromptCache::Key))
 }
 
 /// Prices of a model that is being read.
@@ -342,15 +361,7 @@ fn read_targets(
     for (index, item) in items.into_iter().enumerate() {
         let Some(mut table) = reader.as_table(item) else { continue };
         let t = &mut table;
-        let provider = reader.required(t, "provider").and_then(|field| {
-            let name = reader.string(&field)?;
-            let found = providers.iter().position(|declared| declared.name.as_deref() == Some(&name));
-            // A provider with an invalid name has been reported.
-            if found.is_none() && !providers.iter().any(|declared| declared.unfit.as_deref() == Some(&name)) {
-                reader.error(&field, format!("no provider is named `{name}`; see [[providers]]"));
-            }
-            found
-        });
+        let provider = reader.required(t, "provider").and_then(|field| read_provider(reader, &field, providers));
         let model = t.take("model").and_then(|field| reader.word(&field, 256));
         let priority = integer(reader, t, "priority", index as u64 + 1, 0..=1000) as u32;
         let weight = integer(reader, t, "weight", 1, 1..=1000) as u32;
@@ -379,6 +390,7 @@ fn read_targets(
             limits,
             caps,
             accounts: None,
+            rules: Arc::default(),
         };
         match known {
             Some(provider) if provider.credentials.len() > 1 => {
@@ -393,6 +405,17 @@ fn read_targets(
     }
     targets.sort_by_key(|(target, _)| target.priority);
     targets
+}
+
+/// Reads the name of a target's provider.
+fn read_provider(reader: &mut Reader<'_>, field: &Field<'_>, providers: &[Declared]) -> Option<usize> {
+    let name = reader.string(field)?;
+    let found = providers.iter().position(|declared| declared.name.as_deref() == Some(&name));
+    // A provider with an invalid name has been reported.
+    if found.is_none() && !providers.iter().any(|declared| declared.unfit.as_deref() == Some(&name)) {
+        reader.error(field, format!("no provider is named `{name}`; see [[providers]]"));
+    }
+    found
 }
 
 /// Splits a target into one per credential of its provider. The weights of the credentials divide its weight.

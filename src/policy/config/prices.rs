@@ -1,11 +1,11 @@
 //! Prices of a model or a target: numbers, or tables with a price for each tier of prompt lengths.
 
-use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::prices::{
     KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, TargetPrices, UNIT_KEYS, UnitPrices, WrittenPrices,
 };
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units;
+use crate::policy::vendors::capabilities::TOKENS_MAX;
 use crate::wire::{ModelEndpoint, Passthrough};
 
 /// Rule of one price.

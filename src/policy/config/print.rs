@@ -5,7 +5,7 @@
 use super::document::Config;
 use super::providers::{Auth, Provider};
 use super::server::{DERIVED, Server};
-use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, context_text};
+use crate::policy::catalog::{Model, ModelParam, QueueLimits, context_text};
 use crate::policy::discover::Discover;
 use crate::policy::plan::Group;
 use crate::policy::plan::caps::Caps;
@@ -15,6 +15,7 @@ use crate::policy::settings::kinds::{Kind, Shown};
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
 use crate::policy::upstream_limits::Timeouts;
+use crate::policy::vendors::capabilities::Capabilities;
 use crate::policy::window::iso;
 use std::fmt::{Display, Write};
 
@@ -82,6 +83,10 @@ pub fn effective(config: &Config) -> String {
     page.rows(&config.alerts);
     page.table("[upstream]");
     page.rows(&config.upstream);
+    for row in config.vendors.own() {
+        page.table("[[vendors]]");
+        row.settings().into_iter().for_each(|(key, value)| page.key(key, value));
+    }
     for provider in &config.providers {
         self::provider(&mut page, provider);
     }
@@ -108,6 +113,10 @@ pub fn effective(config: &Config) -> String {
 fn provider(page: &mut ConfigText, provider: &Provider) {
     page.table("[[providers]]");
     page.string("name", &provider.name);
+    match provider.vendor.as_deref().filter(|_| provider.says_vendor) {
+        Some(vendor) => page.string("vendor", vendor),
+        None => page.line(format_args!("# vendor: {}, by the host", provider.vendor.as_deref().unwrap_or("unknown"))),
+    }
     page.string("shape", provider.shape.name());
     page.string("base_url", &provider.base_url);
     match &provider.credentials[..] {

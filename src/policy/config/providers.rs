@@ -11,6 +11,7 @@ use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::upstream_limits::UpstreamLimits;
 use crate::policy::usage::CostSource;
+use crate::policy::vendors::{Place, Vendors};
 use crate::wire::{ModelEndpoint, Shape};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -86,14 +87,6 @@ words! {
     }
 }
 
-/// Domains on which Azure serves OpenAI's models.
-const AZURE: [&str; 5] = [
-    ".openai.azure.com",
-    ".openai.azure.us",
-    ".openai.azure.cn",
-    ".cognitiveservices.azure.com",
-    ".services.ai.azure.com",
-];
 /// Suffixes of names that only the local network knows.
 const NEAR: [&str; 3] = [".local", ".lan", ".internal"];
 
@@ -120,6 +113,13 @@ const CREDENTIALS_MAX: usize = 32;
 pub struct Provider {
     /// Name of the provider in targets, logs and the ledger.
     pub name: Arc<str>,
+    /// Vendor whose rules apply: a `name` of the table of vendors. A server of one's own has the vendor of its program,
+    /// such as `"vllm"`. Default: by the host.
+    pub vendor: Option<Arc<str>>,
+    /// The configuration names its vendor.
+    pub says_vendor: bool,
+    /// Name in spans and metrics.
+    pub telemetry: Arc<str>,
     /// API format that the provider uses: `"chat"` (OpenAI Chat Completions; `"openai"` also works), `"messages"`
     /// (Anthropic Messages; `"anthropic"` also works) or `"responses"` (OpenAI Responses).
     pub shape: Shape,
@@ -204,6 +204,9 @@ impl Provider {
         let address = base.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, base.port));
         Provider {
             name: "".into(),
+            vendor: None,
+            says_vendor: false,
+            telemetry: "".into(),
             shape: Shape::Chat,
             base_url: String::new(),
             tls: base.tls,
@@ -257,24 +260,28 @@ impl Provider {
         }
     }
 
-    /// True if it is OpenAI itself, or Azure with OpenAI's models.
-    pub fn is_openai(&self) -> bool {
-        let host = self.host.trim_end_matches('.').to_ascii_lowercase();
-        host == "api.openai.com" || host.ends_with(".api.openai.com") || AZURE.iter().any(|end| host.ends_with(end))
+    /// What the table of vendors compares of it.
+    pub fn place(&self) -> Place<'_> {
+        let (vendor, says_vendor, near) = (self.vendor.as_deref(), self.says_vendor, self.is_near());
+        Place { vendor, says_vendor, host: &self.host, shape: self.shape, near }
     }
 
     /// True if it is on the local network, by the host of its `base_url`: a loopback, private or link-local address, a
     /// name without a dot, or one that only the local network knows.
     pub fn is_near(&self) -> bool {
-        let host = self.host.trim_end_matches('.').to_ascii_lowercase();
-        match host.parse::<IpAddr>() {
-            Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-            Ok(IpAddr::V6(ip)) => match ip.to_ipv4_mapped() {
-                Some(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-                None => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-            },
-            Err(_) => !host.contains('.') || NEAR.iter().any(|end| host.ends_with(end)),
-        }
+        is_near(&self.host)
+    }
+}
+
+fn is_near(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        Ok(IpAddr::V6(ip)) => match ip.to_ipv4_mapped() {
+            Some(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+            None => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+        },
+        Err(_) => !host.contains('.') || NEAR.iter().any(|end| host.ends_with(end)),
     }
 }
 
@@ -299,6 +306,7 @@ impl Declared {
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
+    vendors: &Vendors,
     limits: &UpstreamLimits,
     max_buffered: usize,
 ) -> Vec<Declared> {
@@ -315,7 +323,7 @@ pub(super) fn read(
             }
             Some(name)
         });
-        let provider = read_one(reader, &mut section, name.as_deref(), (limits, max_buffered));
+        let provider = read_one(reader, &mut section, name.as_deref(), vendors, (limits, max_buffered));
         section.finish(reader);
         declared.push(Declared { name, unfit, provider });
     }
@@ -352,6 +360,7 @@ fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     name: Option<&str>,
+    vendors: &Vendors,
     (limits, max_buffered): (&UpstreamLimits, usize),
 ) -> Option<Provider> {
     let (names, shapes): (Vec<_>, Vec<_>) = Shape::names().into_iter().unzip();
@@ -364,25 +373,16 @@ fn read_one(
     let betas = s.take("betas").map(|field| reader.strings(field).into_iter().map(|(_, beta)| beta).collect());
     let ca_file = s.take("ca_file").and_then(|field| reader.pem_file(&field, "-----BEGIN CERTIFICATE-----"));
     check_authorities(reader, s, base.as_ref());
-    let addresses = read_addresses(reader, s, base.as_ref());
-    let proxy = match (s.take("proxy"), &base) {
-        (Some(field), Some(base)) => proxy::read(reader, field, base),
-        _ => None,
-    };
-    if let (Some(at), Some(_)) = (s.place("addresses"), &proxy) {
-        reader.report(
-            at,
-            s.path_of("addresses"),
-            "has no effect with `proxy`, which resolves the name itself: remove one of them",
-        );
-    }
-    let addresses = proxy.as_ref().map_or(addresses, |proxy| proxy.address().into_iter().collect());
+    let (addresses, proxy) = read_way(reader, s, base.as_ref());
     let unknown = OneOf(&UnknownFields::ALL, UnknownFields::as_str);
     let unknown_fields = s.take("unknown_fields").and_then(|field| unknown.read(reader, field)).unwrap_or_default();
     let sources = OneOf(&CostSource::ALL, CostSource::as_str);
     let cost_source = s.take("cost").and_then(|field| sources.read(reader, field)).unwrap_or_default();
     let mut flag = |key, usual| s.take(key).and_then(|field| reader.boolean(&field)).unwrap_or(usual);
-    let (stream_usage, stored_objects) = (flag("stream_usage", true), flag("stored_objects", false));
+    let stored_objects = flag("stored_objects", false);
+    let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field));
+    let own = s.take("vendor").and_then(|field| read_vendor(reader, &field, vendors));
+    let says_vendor = own.is_some();
     let discover = Discover::read(reader, s);
     check_auth(reader, s, &auth);
     let mut limits = *limits;
@@ -390,8 +390,15 @@ fn read_one(
     let caps = s.take("limits").and_then(|field| Entries.read(reader, field)).unwrap_or_default();
     let (name, shape, base) = (name?, shape?, base?);
     let (base_url, path) = paths(shape, &base);
+    let vendor = own.or_else(|| vendors.of_host(&base.host).map(Arc::from));
+    let near = is_near(&base.host);
+    let place = Place { vendor: vendor.as_deref(), says_vendor, host: &base.host, shape, near };
+    let identity = vendors.identity(&place);
     Some(Provider {
+        telemetry: identity.telemetry.as_deref().unwrap_or(&name).into(),
         name: name.into(),
+        vendor,
+        says_vendor,
         shape,
         base_url,
         tls: base.tls,
@@ -408,7 +415,7 @@ fn read_one(
         ca_file,
         authority: None,
         unknown_fields,
-        stream_usage,
+        stream_usage: stream_usage.or(identity.stream_usage).unwrap_or(true),
         cost_source,
         stored_objects,
         discover,
@@ -416,6 +423,27 @@ fn read_one(
         limits,
         caps,
     })
+}
+
+/// Reads the name of a vendor of the table.
+fn read_vendor(reader: &mut Reader<'_>, field: &Field<'_>, vendors: &Vendors) -> Option<Arc<str>> {
+    let name = reader.string(field)?;
+    if !vendors.knows(&name) {
+        reader.wrong(field, format!("expected the name of a vendor: {}", vendors.names().join(", ")));
+    }
+    Some(name.into())
+}
+
+/// Reads `addresses` and `proxy`.
+fn read_way(reader: &mut Reader<'_>, s: &mut Section<'_>, base: Option<&Base>) -> (Vec<SocketAddr>, Option<Proxy>) {
+    let addresses = read_addresses(reader, s, base);
+    let proxy = s.take("proxy").zip(base).and_then(|(field, base)| proxy::read(reader, field, base));
+    if let (Some(at), Some(_)) = (s.place("addresses"), &proxy) {
+        let text = "has no effect with `proxy`, which resolves the name itself: remove one of them";
+        reader.report(at, s.path_of("addresses"), text);
+    }
+    let addresses = proxy.as_ref().map_or(addresses, |proxy| proxy.address().into_iter().collect());
+    (addresses, proxy)
 }
 
 fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {

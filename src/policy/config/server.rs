@@ -2,7 +2,6 @@
 
 use crate::base::limits;
 use crate::policy::attribution::Attribution;
-use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::memory::{self, ConfigFacts, QueueBounds};
 use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, OneOf, Or, Reference, Shown, Time, Whole};
@@ -11,6 +10,7 @@ use crate::policy::settings::secret::Secret;
 use crate::policy::settings::units::{self, quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
 use crate::policy::upstream_limits::TIMEOUTS;
+use crate::policy::vendors::capabilities::TOKENS_MAX;
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,9 +1,10 @@
 use super::*;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Affinity, Balance, QueueLimits, SHARE, StructuredOutput};
+use crate::policy::catalog::{Affinity, Balance, QueueLimits, SHARE};
 use crate::policy::plan::{Plan, Shorthand, UNLIMITED};
 use crate::policy::prices::Prices;
 use crate::policy::upstream_limits::UpstreamLimits;
+use crate::policy::vendors::capabilities::StructuredOutput;
 use crate::policy::window::Period;
 use std::sync::Arc;
 use std::time::Duration;
@@ -1002,8 +1003,11 @@ fn every_key_of_a_model_is_read() {
     };
     assert_eq!((&m.prices, m.default_max_tokens, m.reserve_tokens), (&prices.into(), 100, 50));
     let c = m.capabilities;
-    assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (Some(false), Some(9), StructuredOutput::Tool));
-    assert!(c.replay_reasoning && c.strict_tools);
+    assert_eq!(
+        (c.sampling, c.max_output_tokens, c.structured_output),
+        (Some(false), Some(9), Some(StructuredOutput::Tool))
+    );
+    assert_eq!((c.replay_reasoning, c.strict_tools), (Some(true), Some(true)));
     assert_eq!((c.developer_role, c.mid_conversation_system), (Some(true), Some(true)));
     assert_eq!((c.max_completion_tokens, c.effort, c.effort_with_tools), (Some(true), Some(true), Some(false)));
 }
@@ -1237,10 +1241,11 @@ fn openai_and_azure_are_recognised_by_host() {
         "https://us-east.openai.azure.com/openai/v1",
         "https://x.cognitiveservices.azure.com/openai/v1",
     ] {
-        assert!(at(url).is_openai() && !at(url).is_near(), "{url}");
+        let vendor = at(url).vendor;
+        assert!(matches!(vendor.as_deref(), Some("openai" | "azure")) && !at(url).is_near(), "{url}");
     }
     for url in ["https://openai.com.example/v1", "https://notapi.openai.com/v1", "http://127.0.0.1/v1"] {
-        assert!(!at(url).is_openai(), "{url}");
+        assert_eq!(at(url).vendor, None, "{url}");
     }
 }
 

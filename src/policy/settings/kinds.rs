@@ -3,7 +3,7 @@
 
 use super::reader::{Field, Reader};
 use super::secret::Secret;
-use super::units::{dollars_text, duration_text, quoted, size_text};
+use super::units::{dollars_text, duration_text, quoted, quoted_list, size_text};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -185,6 +185,32 @@ impl Kind<Secret> for Reference {
 
     fn shown(&self, value: &Secret) -> Shown {
         Shown::Value(value.origin().to_string())
+    }
+}
+
+/// A text with at most so many characters.
+pub struct OneLine(pub usize);
+
+impl Kind<String> for OneLine {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
+        reader.word(&field, self.0)
+    }
+
+    fn shown(&self, value: &String) -> Shown {
+        Shown::Value(quoted(value))
+    }
+}
+
+/// A list of texts.
+pub struct Words;
+
+impl Kind<Vec<String>> for Words {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<String>> {
+        Some(reader.strings(field).into_iter().map(|(_, word)| word).collect())
+    }
+
+    fn shown(&self, value: &Vec<String>) -> Shown {
+        Shown::Value(quoted_list(value))
     }
 }
 

@@ -12,6 +12,7 @@ use super::pages::{anchor, blessed, root};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tollgate::policy::config::{Config, Source, effective, fixed};
+use tollgate::policy::vendors::Vendors;
 
 /// Folder of the pages, below `src/docs`.
 const FOLDER: &str = "configuration";
@@ -32,12 +33,13 @@ const fn table(name: &'static str, page: &'static str, path: &'static str, types
     Table { name, page, path, types }
 }
 
-const TABLES: [Table; 13] = [
+const TABLES: [Table; 14] = [
     table("[server]", "server", "server", &["Server"]),
     table("[store]", "store", "store", &["StoreConfig"]),
     table("[telemetry]", "telemetry", "telemetry", &["Telemetry"]),
     table("[alerts]", "alerts", "alerts", &["Alerts"]),
     table("[upstream]", "upstream", "upstream", &["UpstreamLimits"]),
+    table("[[vendors]]", "vendors", "vendors[0]", &["VendorRow", "Identity", "RequestRules"]),
     table("[[providers]]", "providers", "providers[0]", &["Provider", "Credential"]),
     table("discover", "providers", "providers[0].discover", &["Discover"]),
     table("[[models]]", "models", "models[0]", &["Model", "Prices", "UnitPrices"]),
@@ -48,7 +50,7 @@ const TABLES: [Table; 13] = [
     table("[[groups]]", "groups", "groups[0]", &["Group", "Plan"]),
 ];
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 12] = [
     include_str!("../../../src/policy/config/alerts.rs"),
     include_str!("../../../src/policy/discover.rs"),
     include_str!("../../../src/policy/config/providers.rs"),
@@ -56,18 +58,21 @@ const SOURCES: [&str; 10] = [
     include_str!("../../../src/policy/config/store.rs"),
     include_str!("../../../src/policy/config/telemetry.rs"),
     include_str!("../../../src/policy/upstream_limits.rs"),
+    include_str!("../../../src/policy/vendors/capabilities.rs"),
+    include_str!("../../../src/policy/vendors/row.rs"),
     include_str!("../../../src/policy/catalog.rs"),
     include_str!("../../../src/policy/prices.rs"),
     include_str!("../../../src/policy/plan/mod.rs"),
 ];
 
 /// Required settings, line by line, each with its key. Braces mark where other keys of a table are inserted.
-const REQUIRED: [(&str, &str); 23] = [
+const REQUIRED: [(&str, &str); 24] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
     ("", "[telemetry]\n{telemetry}"),
     ("", "[alerts]\n{alerts}"),
     ("", "[upstream]\n{upstream}"),
+    ("", "[[vendors]]\n{vendors[0]}"),
     ("", "[[providers]]\n{providers[0]}"),
     ("providers[0].name", "name = \"openai\""),
     ("providers[0].shape", "shape = \"chat\""),
@@ -254,6 +259,10 @@ fn keys(table: &Table) -> Vec<(String, Option<String>)> {
         let repeated = known("upstream");
         keys.retain(|key| !repeated.contains(key));
     }
+    if table.path == "vendors[0]" {
+        let repeated = known("models[0].capabilities");
+        keys.retain(|key| !repeated.contains(key));
+    }
     keys.sort_by_key(place);
     keys.into_iter().map(|key| (key.clone(), shown.get(place(&key)).map(|(_, value)| value.clone()))).collect()
 }
@@ -318,6 +327,22 @@ fn configuration_pages_match_the_code() {
             tables.map(|table| (format!("keys of {}", table.name), entries(table))).collect();
         blessed(&root().join(format!("src/docs/{FOLDER}/{page}.md")), &parts);
     }
+}
+
+#[test]
+fn page_of_the_table_of_vendors_matches_the_table() {
+    let mut rows = "| row | for | properties | source |\n|---|---|---|---|\n".to_owned();
+    for (at, row) in Vendors::built_in().rows().enumerate() {
+        let all = row.settings();
+        let part = |is: fn(&str) -> bool| {
+            let part = all.iter().filter(|(key, _)| is(key)).map(|(key, value)| format!("`{key} = {value}`"));
+            part.collect::<Vec<_>>().join("<br>")
+        };
+        let selects = part(|key| ["name", "host", "model", "shape", "near"].contains(&key));
+        let says = part(|key| !["name", "host", "model", "shape", "near", "source", "date"].contains(&key));
+        let _ = writeln!(rows, "| {} | {selects} | {says} | {} ({}) |", at + 1, row.source, row.date);
+    }
+    blessed(&root().join("src/docs/reference/vendors.md"), &[("rows of vendors".to_owned(), rows)]);
 }
 
 #[test]
@@ -390,7 +415,7 @@ fn required_keys_of_the_reference_are_required() {
 #[test]
 fn default_model_is_the_only_key_outside_the_tables() {
     let errors = parse(&format!("no_such_key_there_is = 1\n{}", text("", "", ""))).unwrap_err();
-    let known = "unknown key; known are default_model, server, store, telemetry, alerts, upstream, providers, models, plans, \
-         groups";
+    let known = "unknown key; known are default_model, server, store, telemetry, alerts, upstream, vendors, providers, models, \
+         plans, groups";
     assert!(errors.iter().any(|error| error.ends_with(known)), "{errors:?}");
 }

@@ -12,7 +12,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::io::clock::unix;
-use tollgate::policy::notice::LedgerNotice;
+use tollgate::policy::ledger::LedgerNotice;
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{iso, parse_moment};
 use tollgate::store::sqlite::{Mode, Sqlite};

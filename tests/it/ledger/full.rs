@@ -9,7 +9,7 @@ use super::shared_people::row;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::Use;
+use tollgate::policy::ledger::Use;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::row::{RareNames, Row};
 use tollgate::store::bounds;

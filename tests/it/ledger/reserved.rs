@@ -4,7 +4,7 @@ use super::shared::{Server, part};
 use super::spared::Host;
 use std::time::Duration;
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::{AskedLimits, Release, Ruling};
+use tollgate::policy::ledger::{AskedLimits, Release, Ruling};
 use tollgate::policy::meter::{Amount, LimitReason};
 use tollgate::policy::plan::caps::Resource;
 use tollgate::policy::window::window;

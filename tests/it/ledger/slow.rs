@@ -7,7 +7,7 @@ use super::shared::{Server, part};
 use super::spared::Host;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tollgate::policy::ask::AskedLimits;
+use tollgate::policy::ledger::AskedLimits;
 use tollgate::store::bounds;
 
 /// Questions that are asked at a time.

@@ -13,11 +13,11 @@ use tollgate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::alert::AlertNews;
-use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyRecord};
+use tollgate::policy::ledger::LedgerNotice;
+use tollgate::policy::ledger::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::meter::{LeasePart, SharedCounts};
-use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Row;
 
 /// Text that represents the end of a chunked answer.

@@ -4,7 +4,7 @@
 use super::rig::Rig;
 use serde_json::Value;
 use tollgate::base::seam::Ending;
-use tollgate::policy::ask::Ruling;
+use tollgate::policy::ledger::Ruling;
 use tollgate::policy::meter::Amount;
 
 /// Completion tokens that the model reserves for an answer without a smaller bound. No case requests a longer answer.

@@ -3,7 +3,7 @@
 
 use super::rig::{Rig, STREAM};
 use tollgate::base::seam::Ending;
-use tollgate::policy::ask::Ruling;
+use tollgate::policy::ledger::Ruling;
 use tollgate::policy::meter::Amount;
 use tollgate::policy::row::Row;
 

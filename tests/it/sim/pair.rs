@@ -16,7 +16,7 @@ use tollgate::base::seam::{Action, Conn, Core, Reply, Signal};
 use tollgate::base::time::{Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Past, Start};
-use tollgate::policy::notice::LedgerNotice;
+use tollgate::policy::ledger::LedgerNotice;
 use tollgate::policy::row::{Row, Running};
 use tollgate::policy::window::DAY_MS;
 

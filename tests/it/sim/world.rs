@@ -23,8 +23,8 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, issue};
+use tollgate::policy::ledger::LedgerNotice;
 use tollgate::policy::meter::Amount;
-use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Running;
 use tollgate::wire::{Passthrough, Shape};
 

@@ -11,7 +11,7 @@ use tollgate::base::time::Now;
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order, Work};
 use tollgate::policy::keys::{KeyAnswer, ShownKey};
-use tollgate::policy::notice::LedgerNotice;
+use tollgate::policy::ledger::LedgerNotice;
 
 /// Maximum number of bytes that an event loop reads at once.
 pub const SLICE: usize = 65_536;

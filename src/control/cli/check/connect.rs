@@ -11,6 +11,7 @@ use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::{Auth, Config, Provider, StoreUrl};
+use crate::policy::vendors::Vendors;
 use crate::wire::head::values;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -234,13 +235,22 @@ fn rejected(provider: &Provider, status: u16) -> String {
     }
 }
 
+/// Name of a provider's vendor for people.
+fn title<'a>(provider: &'a Provider, title: &'a Option<String>) -> &'a str {
+    title.as_deref().or(provider.vendor.as_deref()).unwrap_or(&provider.name)
+}
+
 fn unauthorized(provider: &Provider) -> String {
     let Some(credential) = provider.credentials.first() else {
         return "401: it wants a credential: set api_key = { env = \"…\" }".to_string();
     };
     let (name, _) = provider.header_of(credential);
-    if provider.is_openai() && name == "authorization" && &*provider.host != "api.openai.com" {
-        return "401: Azure takes its keys in another header: write auth = \"api-key\"".to_string();
+    let identity = Vendors::built_in().identity(&provider.place());
+    if let Some(auth) = identity.auth.filter(|auth| auth != name) {
+        return format!(
+            "401: {} takes its keys in another header: write auth = \"{auth}\"",
+            title(provider, &identity.title)
+        );
     }
     format!(
         "401: it refuses the credential of {}, sent as `{name}`: is it whole, and is it this provider's?",
@@ -401,8 +411,12 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[ListedModel], target
     if get(provider, asker, &path).is_ok_and(|answer| answer.status == 200) {
         return Found::Good("available".to_string());
     }
-    if provider.is_openai() && &*provider.host != "api.openai.com" {
-        return Found::Hint("not listed, as deployments of Azure are not".to_string());
+    let identity = Vendors::built_in().identity(&provider.place());
+    if identity.unlisted == Some(true) {
+        return Found::Hint(format!(
+            "not listed: {} does not list all that it serves",
+            title(provider, &identity.title)
+        ));
     }
     let far = |model: &&ListedModel| distance(&model.id, &target.model);
     let nearest = list.iter().min_by_key(far).filter(|model| far(model) <= 3);

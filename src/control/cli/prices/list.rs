@@ -1,8 +1,9 @@
 //! The two published price lists, of which only the entries of configured models are kept.
 
-use crate::policy::catalog::{Model, TOKENS_MAX};
+use crate::policy::catalog::Model;
 use crate::policy::config::Config;
 use crate::policy::prices::TIERS_MAX;
+use crate::policy::vendors::capabilities::TOKENS_MAX;
 use serde::Deserializer as _;
 use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
@@ -13,26 +14,6 @@ use std::fmt;
 
 /// Maximum bytes of the entry of a model. Its values take up to forty times that in memory.
 pub(super) const ENTRY_MAX: usize = 64 << 10;
-
-/// Hosts of providers, and their names in the two lists.
-const HOSTS: [(&str, &str, &str); 16] = [
-    ("api.openai.com", "openai", "openai"),
-    ("api.anthropic.com", "anthropic", "anthropic"),
-    ("generativelanguage.googleapis.com", "gemini", "google"),
-    ("aiplatform.googleapis.com", "vertex_ai", "google-vertex"),
-    ("amazonaws.com", "bedrock", "amazon-bedrock"),
-    ("openai.azure.com", "azure", "azure"),
-    ("services.ai.azure.com", "azure_ai", "azure"),
-    ("api.mistral.ai", "mistral", "mistral"),
-    ("api.groq.com", "groq", "groq"),
-    ("api.x.ai", "xai", "xai"),
-    ("api.deepseek.com", "deepseek", "deepseek"),
-    ("openrouter.ai", "openrouter", "openrouter"),
-    ("api.together.xyz", "together_ai", "togetherai"),
-    ("api.fireworks.ai", "fireworks_ai", "fireworks-ai"),
-    ("api.perplexity.ai", "perplexity", "perplexity"),
-    ("api.cerebras.ai", "cerebras", "cerebras"),
-];
 
 /// Ascending thresholds of prompt tokens, the first 0, each with its price in micro-dollars per 1M tokens.
 pub(super) type Tiered = Vec<(u64, u64)>;
@@ -117,15 +98,15 @@ pub(super) enum PriceList {
     ModelsDev(BTreeMap<String, ListedPrices>),
 }
 
-/// The names in both lists of a model's provider, whether its host is known, and the name of its upstream model.
-fn listed_names<'a>(config: &'a Config, model: &'a Model) -> Option<([&'a str; 2], bool, &'a str)> {
+/// The names in both lists of a model's provider, whether its vendor has names there, and the name of its upstream
+/// model.
+fn listed_names<'a>(config: &Config, model: &'a Model) -> Option<([String; 2], bool, &'a str)> {
     let target = model.targets.first()?;
     let provider = config.provider(target.provider)?;
-    let known = HOSTS.iter().find(|(host, _, _)| {
-        provider.host.strip_suffix(host).is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '-']))
-    });
-    let names = known.map_or([&*provider.name; 2], |known| [known.1, known.2]);
-    Some((names, known.is_some(), &*target.model))
+    let identity = config.vendors.identity(&provider.place());
+    let is_known = identity.litellm.is_some();
+    let names = [identity.litellm, identity.models_dev].map(|name| name.unwrap_or_else(|| provider.name.to_string()));
+    Some((names, is_known, &*target.model))
 }
 
 impl PriceList {
@@ -180,7 +161,8 @@ impl PriceList {
                 let full = format!("{litellm}/{upstream}");
                 // LiteLLM divides some providers, such as `vertex_ai-language-models`.
                 let fits = |rest: &str| rest.is_empty() || (is_known && rest.starts_with(['_', '-']));
-                let of_provider = |(other, _): &&(String, ListedPrices)| other.strip_prefix(litellm).is_some_and(fits);
+                let of_provider =
+                    |(other, _): &&(String, ListedPrices)| other.strip_prefix(&*litellm).is_some_and(fits);
                 let plain = || Some((upstream.to_owned(), list.get(upstream).filter(of_provider)?));
                 let (key, (_, prices)) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
                 Some((key, prices))

@@ -7,8 +7,8 @@ use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker, grant_n
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
 use crate::io::entropy::fresh_name;
-use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Wish};
 use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::ledger::{Ask, AskAnswer, Grant, Release, Ruling, Wish};
 use crate::policy::meter::{Amount, LimitReason, SharedCounts};
 use crate::policy::plan::caps::Resource;
 use crate::policy::window::DAY_MS;

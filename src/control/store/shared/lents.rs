@@ -2,7 +2,7 @@
 //! nothing about requests.
 
 use crate::base::time::Mono;
-use crate::policy::ask::{Ask, AskAnswer, Wish};
+use crate::policy::ledger::{Ask, AskAnswer, Wish};
 use crate::policy::meter::{Amount, Lease};
 use crate::store::bounds::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANT_REST, GRANTS_MAX};
 
@@ -179,8 +179,8 @@ impl Lents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::ask::{AskedLimits, Grant, Ruling};
     use crate::policy::keys::KeyId;
+    use crate::policy::ledger::{AskedLimits, Grant, Ruling};
 
     fn ask(epoch: u64) -> Ask {
         let (key, lease) = (KeyId::parse("abcdefABCDEF").unwrap(), Lease::default());

@@ -371,7 +371,7 @@ impl Store for Syncing {
     fn release(&mut self) -> Result<(), StoreError> {
         self.db.release()
     }
-    fn promise(&mut self, _: &[crate::policy::ask::Ask]) -> Result<(), StoreError> {
+    fn promise(&mut self, _: &[crate::policy::ledger::Ask]) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -20,17 +20,6 @@ const CALL: &str = "id";
 /// Member in which OpenRouter returns signatures, among other reasoning.
 pub const DETAILS: &str = "reasoning_details";
 
-/// True for models that refuse a call without its signature: `gemini-3…` and later, except `…-image`.
-pub fn is_required(model: &str) -> bool {
-    let name = ["models/", "google/"].iter().find_map(|owner| model.strip_prefix(owner)).unwrap_or(model);
-    let Some(version) = name.strip_prefix("gemini-") else { return false };
-    let digits = version.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, rest) = version.split_at(digits);
-    number.parse().is_ok_and(|number: u32| number >= 3)
-        && (rest.is_empty() || rest.starts_with(['-', '.']))
-        && !rest.contains("-image")
-}
-
 /// The inside of the signature in a call's `extra_content`. One gateway calls the member `vertex`.
 fn of(extra: Raw<'_>) -> Option<&[u8]> {
     let [google, vertex] = extra.pick(["google", "vertex"]);

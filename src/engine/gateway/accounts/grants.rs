@@ -20,8 +20,8 @@
 
 use crate::base::paged::Sparse;
 use crate::base::time::{Mono, Unix};
-use crate::policy::ask::{Ask, Grant, Wish};
 use crate::policy::keys::KeyIx;
+use crate::policy::ledger::{Ask, Grant, Wish};
 use crate::policy::meter::{Amount, Lease, Payer};
 use std::time::Duration;
 
@@ -157,8 +157,8 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::ask::AskedLimits;
     use crate::policy::keys::KeyId;
+    use crate::policy::ledger::AskedLimits;
 
     const KEY: KeyIx = KeyIx(0);
 

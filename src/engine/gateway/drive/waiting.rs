@@ -11,7 +11,7 @@ use crate::gateway::orders::offload::{FinishedJob, Product};
 use crate::gateway::queue::{Look, Waiter};
 use crate::gateway::upkeep::inheritance;
 use crate::gateway::upkeep::listing;
-use crate::policy::ask::{AskAnswer, Release, Ruling};
+use crate::policy::ledger::{AskAnswer, Release, Ruling};
 
 /// Maximum number of slots given in one call; the next call continues.
 const GIVEN_MAX: usize = 64;

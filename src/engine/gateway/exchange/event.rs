@@ -9,7 +9,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::ids::{ExchangeId, ProviderId};
 use crate::gateway::orders::offload::Product;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::ask::{Ask, Ruling};
+use crate::policy::ledger::{Ask, Ruling};
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::policy::usage::Usage;
 use crate::wire::Shape;

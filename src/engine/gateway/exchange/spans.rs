@@ -14,7 +14,6 @@ use crate::base::time::{Mono, Now};
 use crate::dialect;
 use crate::gateway::cx::Cx;
 use crate::gateway::report::trace::{Trace, Tried};
-use crate::policy::config::Provider;
 use crate::policy::usage::Usage;
 use crate::wire::head::Method;
 use crate::wire::json::{item, key, member_count, member_string, write_string};
@@ -28,29 +27,6 @@ const KNOWN: u64 = 0x100;
 const ELSEWHERE: u64 = 0x200;
 /// Name of the span event for the first event of a stream, and of its time in seconds.
 const FIRST: &str = "gen_ai.server.time_to_first_token";
-/// Host suffixes of well-known providers, and their names in the conventions.
-const KNOWN_PROVIDERS: [(&str, &str); 9] = [
-    (".openai.com", "openai"),
-    (".anthropic.com", "anthropic"),
-    (".mistral.ai", "mistral_ai"),
-    (".deepseek.com", "deepseek"),
-    (".groq.com", "groq"),
-    (".cohere.com", "cohere"),
-    (".perplexity.ai", "perplexity"),
-    (".x.ai", "x_ai"),
-    ("generativelanguage.googleapis.com", "gcp.gemini"),
-];
-
-/// Name of a provider: by the conventions if it is well known, otherwise as configured.
-fn name_of(provider: &Provider) -> &str {
-    let known = KNOWN_PROVIDERS.iter().find(|(end, _)| provider.host.ends_with(end));
-    match known {
-        Some((_, name)) => name,
-        None if provider.is_openai() => "azure.ai.openai",
-        None => &provider.name,
-    }
-}
-
 impl RequestNotes {
     /// The trace that the request is part of: the caller's if its `head` names one, otherwise a new one if spans are
     /// exported.
@@ -208,7 +184,7 @@ fn write_attempt(
     times(tried.begun, until, now, out);
     attributes(out);
     text(out, "gen_ai.operation.name", operation);
-    text(out, "gen_ai.provider.name", name_of(provider));
+    text(out, "gen_ai.provider.name", &provider.telemetry);
     text(out, "gen_ai.request.model", &target.model);
     text(out, "server.address", &provider.host);
     number(out, "server.port", provider.port.into());
@@ -346,7 +322,6 @@ pub(super) fn close(failed: bool, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     #[test]
     fn providers_have_the_names_of_the_conventions() {
@@ -365,7 +340,7 @@ mod tests {
             );
             let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
             let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
-            assert_eq!(name_of(&Config::parse(&source).unwrap().providers[0]), name);
+            assert_eq!(&*Config::parse(&source).unwrap().providers[0].telemetry, name);
         }
     }
 }

@@ -8,8 +8,8 @@ use super::state::{NextStep, Outgoing, Reserving, State};
 use crate::base::limits::ASK_TIMEOUT;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
-use crate::policy::ask::{Ask, Release, Use, Wish};
 use crate::policy::catalog::TargetAccounts;
+use crate::policy::ledger::{Ask, Release, Use, Wish};
 use crate::policy::meter::{Amount, Hold, Lease};
 use crate::policy::refusal::Refusal;
 

@@ -10,8 +10,9 @@ use crate::dialect::{
 };
 use crate::gateway::memory::Memory;
 use crate::gateway::memory::shares::Promise;
-use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
+use crate::policy::catalog::{Model, ModelParam, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
+use crate::policy::vendors::capabilities::{ModelThinking, PromptCache, StructuredOutput};
 use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, is_of_hop, values};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::ops::Range;
@@ -29,14 +30,6 @@ const WRITTEN: [&str; 2] = ["anthropic-version", "anthropic-beta"];
 /// Parts of the names of betas that belong to members on the deny list: skills (`container`) and `mcp_servers`. A
 /// provider refuses a beta that needs a member, or a member without its beta.
 const DENIED_BETAS: [&[u8]; 2] = [b"skills-", b"mcp-client-"];
-
-/// Prefixes of OpenAI's own reasoning models: they accept an effort and no sampling.
-const REASONING: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
-
-/// True for a model that accepts no effort together with tools in the chat format: all models since GPT-5.2.
-fn lacks_effort_with_tools(model: &str) -> bool {
-    model.starts_with("gpt-6") || (model.starts_with("gpt-5.") && !model.starts_with("gpt-5.1"))
-}
 
 /// Data that is computed once per configuration for all outgoing requests.
 #[derive(Debug)]
@@ -81,25 +74,23 @@ fn params(model: &Model) -> Arc<[Param]> {
 }
 
 fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[Param]>) -> Capabilities {
-    let (known, provider) = (&model.capabilities, config.provider(target.provider));
-    let openai = provider.is_some_and(Provider::is_openai);
+    let (known, provider) = (&target.rules.capabilities, config.provider(target.provider));
     let takes_effort = provider.is_some_and(|provider| provider.shape.takes_effort());
-    let reasons = openai && REASONING.iter().any(|start| target.model.starts_with(start));
     Capabilities {
-        sampling: known.sampling.unwrap_or(!reasons),
+        sampling: known.sampling.unwrap_or(true),
         mid_conversation_system: known.mid_conversation_system,
-        replay_reasoning: known.replay_reasoning,
-        max_completion_tokens: known.max_completion_tokens.unwrap_or(openai),
-        developer_role: known.developer_role.unwrap_or(openai),
+        replay_reasoning: known.replay_reasoning.unwrap_or_default(),
+        max_completion_tokens: known.max_completion_tokens.unwrap_or_default(),
+        developer_role: known.developer_role.unwrap_or_default(),
         max_output_tokens: known.max_output_tokens,
-        structured_output: match known.structured_output {
+        structured_output: match known.structured_output.unwrap_or_default() {
             StructuredOutput::Native => Structured::Native,
             StructuredOutput::Tool => Structured::Tool,
             StructuredOutput::Instruction => Structured::Instruction,
         },
-        effort: known.effort.unwrap_or(reasons || (!openai && takes_effort)),
-        effort_with_tools: known.effort_with_tools.unwrap_or(!(openai && lacks_effort_with_tools(&target.model))),
-        strict_tools: known.strict_tools,
+        effort: known.effort.unwrap_or(takes_effort),
+        effort_with_tools: known.effort_with_tools.unwrap_or(true),
+        strict_tools: known.strict_tools.unwrap_or_default(),
         default_max_tokens: model.default_max_tokens,
         drop_params: model.drop_params.clone(),
         stream_usage: provider.is_none_or(|provider| provider.stream_usage),
@@ -111,18 +102,18 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
             Some((UnknownFields::Auto, true)) => UnknownMembers::Local,
             _ => UnknownMembers::Drop,
         },
-        thinking: match known.thinking {
+        thinking: match known.thinking.unwrap_or_default() {
             ModelThinking::Unset => Thinking::Unset,
             ModelThinking::Adaptive => Thinking::Adaptive,
             ModelThinking::Budget => Thinking::Budget,
         },
-        cache: match known.cache {
+        cache: match known.cache.unwrap_or_default() {
             PromptCache::Unset => Cache::Unset,
             PromptCache::Marks => Cache::Marks,
             PromptCache::Key => Cache::Key,
         },
-        verbosity: known.verbosity,
-        thought_signatures: known.thought_signatures.unwrap_or_else(|| dialect::requires_signatures(&target.model)),
+        verbosity: known.verbosity.unwrap_or_default(),
+        thought_signatures: known.thought_signatures.unwrap_or_default(),
         hosted_tools: model.hosted_tools.clone(),
         stored_objects: provider.is_some_and(|provider| provider.stored_objects),
         mark: dialect::neutral::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),

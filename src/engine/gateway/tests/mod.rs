@@ -5,7 +5,7 @@ use super::*;
 use crate::base::time::Unix;
 use crate::policy::config::Source;
 use crate::policy::keys::{Issued, KeyId, KeyNews, KeyRecord, Scope, issue};
-use crate::policy::notice::LedgerNotice;
+use crate::policy::ledger::LedgerNotice;
 
 mod shares;
 

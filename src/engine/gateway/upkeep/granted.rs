@@ -1,8 +1,8 @@
 //! Admits requests by grants of the shared ledger, and returns grants; see [`crate::gateway::accounts::grants`].
 
 use crate::gateway::cx::Cx;
-use crate::policy::ask::{AskAnswer, Use};
 use crate::policy::keys::{KeyId, KeyIx};
+use crate::policy::ledger::{AskAnswer, Use};
 use crate::policy::meter::{Amount, Hold, Lease};
 
 impl Cx {

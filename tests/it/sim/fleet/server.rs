@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use tollgate::base::time::{Mono, Unix};
-use tollgate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
+use tollgate::policy::ledger::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use tollgate::policy::meter::{Amount, Lease, LimitReason, SharedCounts};
 use tollgate::policy::plan::caps::Resource;
 use tollgate::policy::row::Row;

@@ -16,7 +16,7 @@ use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
 use crate::io::worker::start_thread;
 use crate::policy::discover::DiscoveredModel;
-use crate::policy::notice::LedgerNotice;
+use crate::policy::ledger::LedgerNotice;
 use crate::policy::row::{Row, Running};
 use crate::store::StoreTurn;
 use crate::store::api::{Batch, Leftover};

@@ -13,7 +13,7 @@ use crate::gateway::provider::credential::ClientCredential;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::agent::Client;
 use crate::policy::attribution::{Attribution, plain};
-use crate::policy::catalog::{Affinity, Model, PromptCache};
+use crate::policy::catalog::{Affinity, Model};
 use crate::policy::keys::stands_in;
 use crate::policy::prices::ModelPrices;
 use crate::policy::refusal::Refusal;
@@ -219,7 +219,7 @@ impl Request {
     /// It is a hash of the session and the digest of the client's key. The provider cannot recover the session from it,
     /// and all hosts compute the same key.
     pub(crate) fn cache_key(&self, draft: &OutgoingRequest, call: &DriverCall) -> Option<CacheKey> {
-        self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
+        self.model().filter(|model| model.caches_by_key)?;
         let (key, endpoint) = (self.found.key?, self.written_for()?);
         let mut text = [0; 40];
         text[..32].copy_from_slice(call.cx.access.keys.get(key).digest());

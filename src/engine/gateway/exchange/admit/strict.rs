@@ -15,8 +15,8 @@ use crate::gateway::exchange::fault::{Fault, FaultKind};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::ask::{Ask, AskedLimits, Wish};
 use crate::policy::catalog::Model;
+use crate::policy::ledger::{Ask, AskedLimits, Wish};
 use crate::policy::meter::{Amount, Lease, Limit, StrictReservation};
 use crate::policy::prices::{ModelPrices, UnitPrices};
 use crate::policy::refusal::Refusal;
@@ -111,11 +111,11 @@ fn bound_within(
     let prompt = if is_media {
         0
     } else {
-        let (image, file) = (model.capabilities.max_image_tokens, model.prompt_max());
+        let (image, file) = (model.image_tokens_max(), model.prompt_max());
         let beside = (beside.added + beside.unknown).saturating_mul(fields.prompts());
         draft.scan.prompt_most(endpoint, call.message.body, image, file).saturating_add(beside)
     };
-    let longest = model.capabilities.max_output_tokens;
+    let longest = model.completion_max();
     let want = match fields.client_bound() {
         _ if is_media => 0,
         Some(own) => own.min(longest.unwrap_or(u64::MAX)),

@@ -30,6 +30,7 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
         limits,
         caps: Caps::default(),
         accounts: None,
+        rules: Default::default(),
     }
 }
 
