@@ -27,27 +27,31 @@ pub(super) enum FramingError {
 const UNCOUNTABLE: u64 = u64::MAX;
 
 impl<'a> FramingFields<'a> {
-    /// Takes one field. False if it is not a framing field.
-    pub(super) fn take(&mut self, name: &str, value: &'a [u8]) -> Result<bool, FramingError> {
-        let slot = if name.eq_ignore_ascii_case("content-length") {
-            &mut self.length
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            &mut self.coding
-        } else if name.eq_ignore_ascii_case("connection") {
-            for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                let (close, keep) = (token.eq_ignore_ascii_case(b"close"), token.eq_ignore_ascii_case(b"keep-alive"));
-                self.close |= close;
-                self.keep |= keep;
-                self.options |= !close && !keep;
+    /// Takes one field, if it is a framing field.
+    #[inline(always)]
+    pub(super) fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), FramingError> {
+        let slot = match name.len() {
+            10 if is(name, b"connection") => {
+                self.connection(value);
+                return Ok(());
             }
-            return Ok(true);
-        } else {
-            return Ok(false);
+            14 if is(name, b"content-length") => &mut self.length,
+            17 if is(name, b"transfer-encoding") => &mut self.coding,
+            _ => return Ok(()),
         };
         if slot.replace(value).is_some() {
             return Err(FramingError::Ambiguous("content-length or transfer-encoding is repeated"));
         }
-        Ok(true)
+        Ok(())
+    }
+
+    fn connection(&mut self, value: &[u8]) {
+        for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            let (close, keep) = (token.eq_ignore_ascii_case(b"close"), token.eq_ignore_ascii_case(b"keep-alive"));
+            self.close |= close;
+            self.keep |= keep;
+            self.options |= !close && !keep;
+        }
     }
 
     /// True if the connection stays open after the message (RFC 9112 section 9.3).
@@ -105,4 +109,51 @@ fn decimal(value: &[u8]) -> Result<u64, FramingError> {
     }
     let number = value.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
     Ok(number.unwrap_or(UNCOUNTABLE))
+}
+
+/// Returns a table of the characters that are letters, digits or among `also`.
+pub(super) const fn letters_digits_and(also: &[u8]) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut byte = 0usize;
+    while byte < 128 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < also.len() {
+        table[also[at] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
+/// True if the name of a field equals `lower` without regard to case. `lower` must consist of lower-case letters,
+/// dashes and underscores: no character of a name differs from them only in the bit of the case, except capital
+/// letters.
+#[inline(always)]
+pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+    let Some(name) = name.first_chunk::<N>() else { return false };
+    let mut differs = 0;
+    let mut at = 0;
+    // Compares words of eight bytes, the last of which may overlap, or of four bytes in short names.
+    while at < N {
+        if N >= 8 {
+            let from = at.min(N - 8);
+            differs |= (word::<8>(name, from) ^ word::<8>(lower, from)) & !0x2020_2020_2020_2020;
+            at += 8;
+        } else {
+            let from = at.min(N.saturating_sub(4));
+            differs |= (word::<4>(name, from) ^ word::<4>(lower, from)) & !0x2020_2020;
+            at += 4;
+        }
+    }
+    differs == 0
+}
+
+/// Returns the `W` bytes from `at` on as a number.
+#[inline(always)]
+fn word<const W: usize>(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word[..W].copy_from_slice(&bytes[at..at + W]);
+    u64::from_le_bytes(word)
 }

@@ -66,28 +66,12 @@ pub enum HeaderField {
     AnthropicBeta,
     /// `origin`; never repeated.
     Origin,
-    /// Name of the conversation: the first non-empty header of `SESSION`, in that order.
+    /// Name of the conversation: of several headers the most specific one that is not empty.
     Session,
 }
 
 /// Number of [`HeaderField`]s.
 pub const COUNT: usize = HeaderField::Session as usize + 1;
-
-/// Headers that name a conversation, the most specific first.
-const SESSION: [&str; 5] =
-    ["x-session-id", "x-claude-code-session-id", "session-id", "session_id", "x-session-affinity"];
-
-/// Returns the position of a header in [`SESSION`], from 1; 0 for any other.
-pub(super) fn session_rank(name: &[u8]) -> u8 {
-    let place = SESSION.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-    place.map_or(0, |place| place as u8 + 1)
-}
-
-/// True for a header that names the agent of a request, or what started it.
-pub(super) fn is_agent(name: &[u8]) -> bool {
-    const NAMES: [&str; 3] = ["x-claude-code-agent-id", "x-codex-parent-thread-id", "x-parent-session-id"];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-}
 
 /// True for a header of Anthropic's API.
 pub fn is_anthropic(name: &[u8]) -> bool {
@@ -96,11 +80,6 @@ pub fn is_anthropic(name: &[u8]) -> bool {
 
 /// Prefix of the headers of Anthropic's API.
 const ANTHROPIC: &[u8] = b"anthropic-";
-
-/// True for the value of a header that switches something on.
-pub(super) fn is_true(value: &[u8]) -> bool {
-    value.eq_ignore_ascii_case(b"true")
-}
 
 /// Head of a request, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -188,12 +167,6 @@ pub struct ResponseHead {
     pub retry_after: Span,
     /// True if some header looks like one with the sender's remaining allowances, or with a time to retry.
     pub has_allowances: bool,
-}
-
-/// True if a header with this name may contain allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
-pub(super) fn is_allowance(name: &[u8]) -> bool {
-    let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
-    begins(b"x-ratelimit-") || begins(b"anthropic-ratelimit-") || begins(b"retry-after-ms")
 }
 
 /// Reason why a head was refused. The connection is then closed, because the start of the next message is unknown.

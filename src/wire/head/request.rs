@@ -1,28 +1,12 @@
 //! Parser of request heads. Refuses heads that RFC 9112 calls malformed or that could smuggle a second request. Decides
 //! nothing about paths, keys or body sizes.
 
-use super::fields::{FramingError, FramingFields};
-use super::parts::{
-    BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_agent, is_anthropic, is_true,
-    session_rank,
-};
+use super::fields::{FramingError, FramingFields, is, letters_digits_and};
+use super::parts::{BlankLine, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_anthropic};
 use super::{is_of_hop, plain};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
-
-const NAMES: [(&str, HeaderField); COUNT - 1] = [
-    ("host", HeaderField::Host),
-    ("authorization", HeaderField::Authorization),
-    ("x-api-key", HeaderField::XApiKey),
-    ("content-type", HeaderField::ContentType),
-    ("content-encoding", HeaderField::ContentEncoding),
-    ("x-request-id", HeaderField::XRequestId),
-    ("user-agent", HeaderField::UserAgent),
-    ("anthropic-version", HeaderField::AnthropicVersion),
-    ("anthropic-beta", HeaderField::AnthropicBeta),
-    ("origin", HeaderField::Origin),
-];
 
 /// Parses the request head at the front of `buf`.
 ///
@@ -32,7 +16,7 @@ const NAMES: [(&str, HeaderField); COUNT - 1] = [
 pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<Option<RequestHead>, HeadError> {
     let window = &buf[..buf.len().min(max_bytes)];
     if *scanned == 0
-        && let Some(head) = plain::request(window)
+        && let Some(head) = plain(window)
     {
         *scanned = head.len;
         return Ok(Some(head));
@@ -59,6 +43,28 @@ fn bad(reason: &'static str) -> HeadError {
     HeadError::new(400, reason)
 }
 
+/// Characters of ordinary request targets.
+static TARGET: [bool; 256] = letters_digits_and(b"/-._~?=&%+:,@");
+
+/// Returns a request's head, if it is plain and complete.
+pub(super) fn plain(buf: &[u8]) -> Option<RequestHead> {
+    let (method, from) = match buf {
+        [b'P', b'O', b'S', b'T', b' ', b'/', ..] => (Method::Post, 5),
+        [b'G', b'E', b'T', b' ', b'/', ..] => (Method::Get, 4),
+        _ => return None,
+    };
+    let until = from + buf[from..].iter().position(|byte| !TARGET[usize::from(*byte)])?;
+    if buf[until..].first_chunk::<11>()? != b" HTTP/1.1\r\n" {
+        return None;
+    }
+    let target = &buf[from..until];
+    let path = from + target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
+    let (target, path) = (Span::new(from, until), Span::new(from, path));
+    let mut found = RequestFields::new(buf, RequestHead { method, target, path, ..RequestHead::unparsed() });
+    let len = plain::fields(buf, until + 11, |name, value| found.take(name, value).ok())?;
+    found.end(len).ok()
+}
+
 pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut storage = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
@@ -70,75 +76,123 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
         return Err(bad("the request line is malformed"));
     };
-    let http11 = version == 1;
-    let mut framing = FramingFields::default();
-    let mut fields = [Span::default(); COUNT];
-    let mut seen = [false; COUNT];
-    let (mut expect, mut session) = (Expect::None, u8::MAX);
-    let (mut asks_leave, mut traced, mut wants_cost) = (false, false, false);
-    let (mut more_anthropic, mut names_agent, mut names_key) = (false, false, false);
-    for header in request.headers.iter() {
-        if framing.take(header.name, header.value).map_err(refuse)? {
-            continue;
-        }
-        if header.name.eq_ignore_ascii_case("expect") {
-            expect = merge_expect(expect, header.value, http11);
-            continue;
-        }
-        let Some((_, field)) = NAMES.iter().find(|(name, _)| header.name.eq_ignore_ascii_case(name)) else {
-            asks_leave |= header.name.eq_ignore_ascii_case("access-control-request-method") && !header.value.is_empty();
-            traced |= header.name.eq_ignore_ascii_case("traceparent");
-            wants_cost |= header.name.eq_ignore_ascii_case("x-tollgate-include-cost") && is_true(header.value);
-            more_anthropic |= is_anthropic(header.name.as_bytes());
-            names_agent |= is_agent(header.name.as_bytes());
-            if header.name.eq_ignore_ascii_case("x-tollgate-key") && std::mem::replace(&mut names_key, true) {
-                return Err(bad("x-tollgate-key is repeated"));
-            }
-            let rank = session_rank(header.name.as_bytes());
-            if rank > 0 && rank < session && !header.value.is_empty() {
-                (session, fields[HeaderField::Session as usize]) = (rank, Span::of_part(head, header.value));
-            }
-            continue;
-        };
-        if !std::mem::replace(&mut seen[*field as usize], true) {
-            fields[*field as usize] = Span::of_part(head, header.value);
-        } else if let Some(reason) = refuse_repeated(*field) {
-            return Err(bad(reason));
-        }
-    }
-    if framing.options {
-        traced &= forget_hop_fields(head, &mut fields);
-    }
-    check_host(http11, seen[HeaderField::Host as usize], fields[HeaderField::Host as usize].of(head))?;
-    let known = known_method(method);
-    Ok(RequestHead {
-        method: known,
+    let line = RequestHead {
+        method: known_method(method),
         target: Span::of_part(head, target.as_bytes()),
         path: path_of(head, method, target)?,
-        http11,
-        len: head.len() as u32,
-        framing: framing.framing(http11).map_err(refuse)?,
-        keep_alive: framing.keep_alive(http11),
-        expect,
-        asks_leave,
-        traced,
-        wants_cost,
-        more_anthropic,
-        names_agent,
-        names_key,
-        fields,
-    })
+        http11: version == 1,
+        ..RequestHead::unparsed()
+    };
+    let mut fields = RequestFields::new(head, line);
+    for header in request.headers.iter() {
+        fields.take(header.name.as_bytes(), header.value)?;
+    }
+    fields.end(head.len())
 }
 
-/// Removes the fields that would be forwarded, but are for this hop only. False if the trace headers are, too.
-#[cold]
-fn forget_hop_fields(head: &[u8], fields: &mut [Span; COUNT]) -> bool {
-    for (name, field) in &NAMES {
-        if name.starts_with("anthropic-") && is_of_hop(head, name.as_bytes()) {
-            fields[*field as usize] = Span::default();
+/// Fields of a head, taken one by one.
+pub(super) struct RequestFields<'a> {
+    /// The head, perhaps with bytes behind it.
+    head: &'a [u8],
+    found: RequestHead,
+    framing: FramingFields<'a>,
+    /// Bits of the [`HeaderField`]s taken so far.
+    seen: u32,
+    /// Rank of the header that names the conversation. The most specific one has the lowest rank.
+    session: u8,
+}
+
+impl<'a> RequestFields<'a> {
+    /// `line`: a head without fields.
+    pub(super) fn new(head: &'a [u8], line: RequestHead) -> RequestFields<'a> {
+        RequestFields { head, found: line, framing: FramingFields::default(), seen: 0, session: u8::MAX }
+    }
+
+    /// Takes a field, whose value is without blanks around it. A repeated field that identifies the client or the body
+    /// is refused: two readers could pick different ones.
+    pub(super) fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), HeadError> {
+        let (field, repeated) = match name.len() {
+            4 if is(name, b"host") => (HeaderField::Host, "host is repeated"),
+            6 if is(name, b"origin") => (HeaderField::Origin, "origin is repeated"),
+            9 if is(name, b"x-api-key") => (HeaderField::XApiKey, "x-api-key is repeated"),
+            10 if is(name, b"user-agent") => (HeaderField::UserAgent, ""),
+            12 if is(name, b"content-type") => (HeaderField::ContentType, "content-type is repeated"),
+            12 if is(name, b"x-request-id") => (HeaderField::XRequestId, ""),
+            13 if is(name, b"authorization") => (HeaderField::Authorization, "authorization is repeated"),
+            14 if is(name, b"anthropic-beta") => (HeaderField::AnthropicBeta, ""),
+            16 if is(name, b"content-encoding") => (HeaderField::ContentEncoding, "content-encoding is repeated"),
+            17 if is(name, b"anthropic-version") => (HeaderField::AnthropicVersion, "anthropic-version is repeated"),
+            _ => return self.note(name, value),
+        };
+        let bit = 1 << field as u32;
+        if self.seen & bit == 0 {
+            self.seen |= bit;
+            self.found.fields[field as usize] = Span::of_part(self.head, value);
+        } else if !repeated.is_empty() {
+            return Err(bad(repeated));
+        }
+        Ok(())
+    }
+
+    /// Takes a field that is not kept as it is.
+    fn note(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), HeadError> {
+        let found = &mut self.found;
+        match name.len() {
+            6 if is(name, b"expect") => found.expect = merge_expect(found.expect, value, found.http11),
+            10 if is(name, b"session-id") => self.name_session(3, value),
+            10 if is(name, b"session_id") => self.name_session(4, value),
+            11 if is(name, b"traceparent") => found.traced = true,
+            12 if is(name, b"x-session-id") => self.name_session(1, value),
+            14 if is(name, b"x-tollgate-key") => {
+                if std::mem::replace(&mut found.names_key, true) {
+                    return Err(bad("x-tollgate-key is repeated"));
+                }
+            }
+            18 if is(name, b"x-session-affinity") => self.name_session(5, value),
+            19 if is(name, b"x-parent-session-id") => found.names_agent = true,
+            22 if is(name, b"x-claude-code-agent-id") => found.names_agent = true,
+            23 if is(name, b"x-tollgate-include-cost") => found.wants_cost |= value.eq_ignore_ascii_case(b"true"),
+            24 if is(name, b"x-codex-parent-thread-id") => found.names_agent = true,
+            24 if is(name, b"x-claude-code-session-id") => self.name_session(2, value),
+            29 if is(name, b"access-control-request-method") => found.asks_leave |= !value.is_empty(),
+            _ if is_anthropic(name) => found.more_anthropic = true,
+            _ => self.framing.take(name, value).map_err(refuse)?,
+        }
+        Ok(())
+    }
+
+    fn name_session(&mut self, rank: u8, value: &[u8]) {
+        if rank < self.session && !value.is_empty() {
+            self.session = rank;
+            self.found.fields[HeaderField::Session as usize] = Span::of_part(self.head, value);
         }
     }
-    !is_of_hop(head, b"traceparent") && !is_of_hop(head, b"tracestate")
+
+    /// Returns the complete head, which consists of `len` bytes.
+    pub(super) fn end(self, len: usize) -> Result<RequestHead, HeadError> {
+        let RequestFields { head, mut found, framing, seen, .. } = self;
+        found.len = len as u32;
+        if framing.options {
+            forget_hop_fields(&head[..len], &mut found);
+        }
+        check_host(found.http11, seen & 1 << HeaderField::Host as u32 != 0, found.field(HeaderField::Host).of(head))?;
+        found.framing = framing.framing(found.http11).map_err(refuse)?;
+        found.keep_alive = framing.keep_alive(found.http11);
+        Ok(found)
+    }
+}
+
+/// Forgets the fields that would be forwarded, but are for this hop only.
+#[cold]
+fn forget_hop_fields(head: &[u8], found: &mut RequestHead) {
+    let forwarded: [(&[u8], _); 2] =
+        [(b"anthropic-version", HeaderField::AnthropicVersion), (b"anthropic-beta", HeaderField::AnthropicBeta)];
+    for (name, field) in forwarded {
+        if is_of_hop(head, name) {
+            found.fields[field as usize] = Span::default();
+        }
+    }
+    found.traced &= !is_of_hop(head, b"traceparent") && !is_of_hop(head, b"tracestate");
 }
 
 fn explain(head: &[u8], error: httparse::Error) -> HeadError {
@@ -181,28 +235,13 @@ fn merge_expect(before: Expect, value: &[u8], http11: bool) -> Expect {
     }
 }
 
-/// Returns the error for a repeated field that identifies the client or the body: two readers could pick different
-/// ones.
-fn refuse_repeated(field: HeaderField) -> Option<&'static str> {
-    match field {
-        HeaderField::Host => Some("host is repeated"),
-        HeaderField::Authorization => Some("authorization is repeated"),
-        HeaderField::XApiKey => Some("x-api-key is repeated"),
-        HeaderField::ContentType => Some("content-type is repeated"),
-        HeaderField::ContentEncoding => Some("content-encoding is repeated"),
-        HeaderField::AnthropicVersion => Some("anthropic-version is repeated"),
-        HeaderField::Origin => Some("origin is repeated"),
-        _ => None,
-    }
-}
-
 /// Checks the host (RFC 9112 section 3.2): required on HTTP/1.1, and only `uri-host [":" port]`. It may be empty.
 fn check_host(http11: bool, present: bool, value: &[u8]) -> Result<(), HeadError> {
     if !present {
         return if http11 { Err(bad("host is missing")) } else { Ok(()) };
     }
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%[]:".contains(byte);
-    if value.iter().all(allowed) { Ok(()) } else { Err(bad("host is malformed")) }
+    static ALLOWED: [bool; 256] = letters_digits_and(b"-._~!$&'()*+;=%[]:");
+    if value.iter().all(|byte| ALLOWED[usize::from(*byte)]) { Ok(()) } else { Err(bad("host is malformed")) }
 }
 
 fn known_method(method: &str) -> Method {

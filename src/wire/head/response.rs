@@ -1,11 +1,12 @@
 //! Parser of response heads from upstreams. Framing is as strict as for requests: an upstream's connection is reused,
 //! and a wrong end of one answer would become the start of another client's answer.
 
-use super::fields::{FramingError, FramingFields};
-use super::parts::{BlankLine, Framing, HeadError, ResponseHead, find_end, is_allowance};
+use super::fields::{FramingError, FramingFields, is};
+use super::parts::{BlankLine, Framing, HeadError, ResponseHead, find_end};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
+use lanes::skip::to_control;
 use std::mem::MaybeUninit;
 
 /// Parses the response head at the front of `buf`; `scanned` and `Ok(None)` as in [`super::parse_request`].
@@ -21,8 +22,7 @@ pub fn parse_response(
 ) -> Result<Option<ResponseHead>, HeadError> {
     let window = &buf[..buf.len().min(max_bytes)];
     if *scanned == 0
-        && !to_head_request
-        && let Some(head) = plain::response(window)
+        && let Some(head) = plain(window, to_head_request)
     {
         *scanned = head.len;
         return Ok(Some(head));
@@ -42,6 +42,20 @@ fn bad(reason: &'static str) -> HeadError {
     HeadError::new(502, reason)
 }
 
+/// Returns a response's head, if it is plain and complete.
+pub(super) fn plain(buf: &[u8], to_head_request: bool) -> Option<ResponseHead> {
+    let [a, b, c, b' '] = *buf.strip_prefix(b"HTTP/1.1 ")?.first_chunk::<4>()? else { return None };
+    let [a, b, c] = [a, b, c].map(|digit| u16::from(digit.wrapping_sub(b'0')));
+    let line = to_control(buf, 13);
+    let ordinary = (2..=9).contains(&a) && b <= 9 && c <= 9;
+    if !ordinary || buf.get(line..line + 2)? != b"\r\n" || !buf[13..line].is_ascii() {
+        return None;
+    }
+    let mut found = ResponseFields::new(buf, a * 100 + b * 10 + c, true);
+    let len = plain::fields(buf, line + 2, |name, value| found.take(name, value).ok())?;
+    found.end(len, to_head_request).ok()
+}
+
 pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<ResponseHead, HeadError> {
     let mut storage = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut []);
@@ -58,45 +72,76 @@ pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<Response
     if status < 100 || status == 101 {
         return Err(bad("the response has an unexpected status"));
     }
-    let http11 = version == 1;
-    let mut framing = FramingFields::default();
-    let [mut content_type, mut content_encoding, mut retry_after] = [Span::default(); 3];
-    let mut has_allowances = false;
+    let mut fields = ResponseFields::new(head, status, version == 1);
     for header in response.headers.iter() {
-        if framing.take(header.name, header.value).map_err(refuse)? {
-            continue;
-        }
-        let slot = match header.name {
-            name if name.eq_ignore_ascii_case("content-type") => &mut content_type,
-            name if name.eq_ignore_ascii_case("content-encoding") => &mut content_encoding,
-            name if name.eq_ignore_ascii_case("retry-after") => &mut retry_after,
-            name => {
-                has_allowances |= is_allowance(name.as_bytes());
-                continue;
+        fields.take(header.name.as_bytes(), header.value)?;
+    }
+    fields.end(head.len(), to_head_request)
+}
+
+/// Fields of a head, taken one by one.
+pub(super) struct ResponseFields<'a> {
+    /// The head, perhaps with bytes behind it.
+    head: &'a [u8],
+    found: ResponseHead,
+    framing: FramingFields<'a>,
+}
+
+impl<'a> ResponseFields<'a> {
+    pub(super) fn new(head: &'a [u8], status: u16, http11: bool) -> ResponseFields<'a> {
+        let found = ResponseHead {
+            status,
+            http11,
+            len: 0,
+            framing: Framing::None,
+            keep_alive: false,
+            content_type: Span::default(),
+            content_encoding: Span::default(),
+            retry_after: Span::default(),
+            has_allowances: false,
+        };
+        ResponseFields { head, found, framing: FramingFields::default() }
+    }
+
+    /// Takes a field, whose value is without blanks around it. The first value counts.
+    #[inline(always)]
+    pub(super) fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), HeadError> {
+        let slot = match name.len() {
+            11 if is(name, b"retry-after") => &mut self.found.retry_after,
+            12 if is(name, b"content-type") => &mut self.found.content_type,
+            16 if is(name, b"content-encoding") => &mut self.found.content_encoding,
+            // The shortest one is `retry-after-ms`.
+            14.. if matches!(name[0] | 0x20, b'a' | b'r' | b'x') => {
+                self.found.has_allowances |= is_allowance(name);
+                return Ok(());
             }
+            _ => return self.framing.take(name, value).map_err(refuse),
         };
         if slot.is_empty() {
-            *slot = Span::of_part(head, header.value);
+            *slot = Span::of_part(self.head, value);
         }
+        Ok(())
     }
-    let bodiless = to_head_request || status < 200 || status == 204 || status == 304;
-    let framed = match framing.framing(http11).map_err(refuse)? {
-        _ if bodiless => Framing::None,
-        Framing::Length(u64::MAX) => return Err(bad("content-length is too large")),
-        Framing::None => Framing::ToEnd,
-        framing => framing,
-    };
-    Ok(ResponseHead {
-        status,
-        http11,
-        len: head.len() as u32,
-        framing: framed,
-        keep_alive: framing.keep_alive(http11) && framed != Framing::ToEnd,
-        content_type,
-        content_encoding,
-        retry_after,
-        has_allowances,
-    })
+
+    /// Returns the complete head, which consists of `len` bytes.
+    pub(super) fn end(self, len: usize, to_head_request: bool) -> Result<ResponseHead, HeadError> {
+        let ResponseFields { found, framing, .. } = self;
+        let bodiless = to_head_request || found.status < 200 || found.status == 204 || found.status == 304;
+        let framed = match framing.framing(found.http11).map_err(refuse)? {
+            _ if bodiless => Framing::None,
+            Framing::Length(u64::MAX) => return Err(bad("content-length is too large")),
+            Framing::None => Framing::ToEnd,
+            framing => framing,
+        };
+        let keep_alive = framing.keep_alive(found.http11) && framed != Framing::ToEnd;
+        Ok(ResponseHead { len: len as u32, framing: framed, keep_alive, ..found })
+    }
+}
+
+/// True if a header with this name may contain allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
+fn is_allowance(name: &[u8]) -> bool {
+    let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+    begins(b"x-ratelimit-") || begins(b"anthropic-ratelimit-") || begins(b"retry-after-ms")
 }
 
 fn refuse(error: FramingError) -> HeadError {
