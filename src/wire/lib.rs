@@ -15,6 +15,8 @@ pub mod sse;
 pub mod template;
 pub mod trace;
 
+use std::borrow::Cow;
+
 pub use endpoint::{ModelEndpoint, Operation, Passthrough, Shape};
 
 /// A range of bytes in a buffer: offsets instead of borrows, so that the buffer may grow in the meantime.
@@ -39,6 +41,16 @@ impl Span {
             return Span::default();
         }
         Span::new(start, start + part.len())
+    }
+
+    /// Returns the spans of two lists in order, the second of which is in order.
+    pub fn in_order(mut some: Vec<Span>, others: &[Span]) -> Cow<'_, [Span]> {
+        if some.is_empty() {
+            return Cow::Borrowed(others);
+        }
+        some.extend_from_slice(others);
+        some.sort_unstable_by_key(|span| span.start);
+        Cow::Owned(some)
     }
 
     /// Returns the bytes of the span; none if it is outside `buffer`.

@@ -9,14 +9,16 @@ use super::errors::ErrorText;
 use super::keys::K;
 use super::neutral::conversation::Talk;
 use super::neutral::naming::TranslationState;
-use super::replies::WholeAnswer;
-use super::request::{Invalid, Name, PresentMembers};
+use super::replies::{AnswerHole, WholeAnswer};
+use super::request::{Fields, Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
 use super::requests::facts::RequestFacts;
 use super::tap::StreamFormat;
 use super::tap::own::Own;
 use super::usage::Reported;
-use crate::wire::json::Raw;
+use crate::wire::Span;
+use crate::wire::json::{Raw, Token};
+use std::borrow::Cow;
 
 /// Everything that the rest of this layer must know of an API format.
 pub(super) trait Format {
@@ -32,6 +34,28 @@ pub(super) trait Format {
     const STREAM: StreamFormat;
     /// Heartbeat that every client accepts at any time.
     const HEARTBEAT: &'static [u8];
+    /// A stream reports its usage only if its request asks for it.
+    const USAGE_ON_REQUEST: bool;
+    /// A request may ask for several answers, which are the choices of one.
+    const HAS_CHOICES: bool;
+    /// The bound on completion tokens has an older and a newer name.
+    const BOUND_HAS_TWO_NAMES: bool;
+    /// A provider stores responses with their reasoning, and returns the reasoning only if the request asks for it.
+    const IS_STORED: bool;
+    /// Local servers document more members of requests.
+    const HAS_LOCAL_MEMBERS: bool;
+    /// Text in the place of each cut: the role that every upstream accepts instead of `developer`.
+    const CUT_INSTEAD: &'static str;
+    /// Usage has the members of a chat completion's. Clients get all its counters, even if the upstream reports none.
+    const HAS_CHAT_USAGE: bool;
+    /// Usage has a total, and its counter of the prompt includes cached tokens.
+    const HAS_TOTAL: bool;
+    /// The last event of a stream contains the complete answer.
+    const STREAM_HAS_ANSWER: bool;
+    /// An answer repeats parameters of its request.
+    const REPEATS_REQUEST: bool;
+    /// Path of the arguments of a call in a complete answer, if they are an object.
+    const OBJECT_ARGUMENTS: Option<&'static [K]>;
 
     /// Refusal of a request that lacks a required member.
     fn missing(present: PresentMembers) -> Option<String>;
@@ -54,7 +78,7 @@ pub(super) trait Format {
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid>;
 
-    /// True if the target has an equivalent of [`Format::VERBOSITY`].
+    /// True if a target takes a verbosity.
     fn takes_verbosity(takes: &Capabilities) -> bool;
 
     /// Writes a complete answer.
@@ -81,4 +105,13 @@ pub(super) trait Format {
 
     /// Adds the finish reasons in a part of an answer as the client gets it. `ends`: all choices have ended.
     fn add_reasons(ends: bool, out: &[u8], reasons: &mut Vec<&'static str>);
+
+    /// Name of the bound on completion tokens.
+    fn bound(takes: &Capabilities) -> &'static str;
+
+    /// The parts to omit from a request in the same format, in order. An empty part marks a missing thought signature.
+    fn cuts<'a>(body: &[u8], fields: &'a Fields, takes: &Capabilities) -> Result<Cow<'a, [Span]>, Invalid>;
+
+    /// The hole for a value of a complete answer in its template.
+    fn hole(path: &[K], token: Token) -> Option<AnswerHole>;
 }

@@ -19,14 +19,16 @@ use super::neutral::conversation::Talk;
 use super::neutral::delta::finishes;
 use super::neutral::naming::TranslationState;
 use super::reasons::{REASONS_MAX, first, reason};
-use super::replies::WholeAnswer;
-use super::request::{Invalid, Name, PresentMembers};
+use super::replies::{AnswerHole, WholeAnswer};
+use super::request::{Fields, Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
 use super::requests::facts::{BytesEach, RequestFacts};
 use super::tap::own::Own;
 use super::tap::{StreamFormat, is_said};
 use super::usage::Reported;
-use crate::wire::json::{Raw, ValueKind, eq_unescaped};
+use crate::wire::Span;
+use crate::wire::json::{Raw, Token, ValueKind, eq_unescaped};
+use std::borrow::Cow;
 
 /// OpenAI Chat Completions.
 pub(super) struct Chat;
@@ -45,10 +47,21 @@ impl Format for Chat {
     };
     const LIST: (&'static str, K) = ("choices", K::Choices);
     const ENDING: (&'static str, K) = ("", K::Item);
-    const REPLACED: &'static [(K, Own)] = &[(K::Created, Own::Created)];
+    const REPLACED: &'static [(K, Own)] = &[(K::Object, Own::Object), (K::Created, Own::Created)];
     const ADDED: &'static [Own] = &[Own::Id, Own::Object, Own::Created, Own::Model, Own::Usage];
     const STREAM: StreamFormat = StreamFormat::Chat { due: 1, running: 0, ended: 0 };
     const HEARTBEAT: &'static [u8] = b": ping\n\n";
+    const USAGE_ON_REQUEST: bool = true;
+    const HAS_CHOICES: bool = true;
+    const BOUND_HAS_TWO_NAMES: bool = true;
+    const IS_STORED: bool = false;
+    const HAS_LOCAL_MEMBERS: bool = true;
+    const CUT_INSTEAD: &'static str = "system";
+    const HAS_CHAT_USAGE: bool = true;
+    const HAS_TOTAL: bool = true;
+    const STREAM_HAS_ANSWER: bool = false;
+    const REPEATS_REQUEST: bool = false;
+    const OBJECT_ARGUMENTS: Option<&'static [K]> = None;
 
     fn missing(present: PresentMembers) -> Option<String> {
         let required = if present.is_empty { "" } else { "required, " };
@@ -118,6 +131,27 @@ impl Format for Chat {
         while let Some(next) = first(rest, b"\"finish_reason\"").filter(|_| reasons.len() < REASONS_MAX) {
             reasons.extend(reason(next));
             rest = next;
+        }
+    }
+
+    fn bound(takes: &Capabilities) -> &'static str {
+        takes.bound()
+    }
+
+    fn cuts<'a>(body: &[u8], fields: &'a Fields, takes: &Capabilities) -> Result<Cow<'a, [Span]>, Invalid> {
+        let roles: &[Span] = if takes.developer_role { &[] } else { &fields.cuts };
+        let signatures = if takes.thought_signatures { signature::missing(body, fields) } else { Vec::new() };
+        Ok(Span::in_order(signatures, roles))
+    }
+
+    fn hole(path: &[K], token: Token) -> Option<AnswerHole> {
+        match (path, token) {
+            ([K::Choices, K::Item, K::Message, K::Content], Token::String) => Some(AnswerHole::Text),
+            ([K::Usage, K::PromptTokens], _) => Some(AnswerHole::Prompt),
+            ([K::Usage, K::CompletionTokens], _) => Some(AnswerHole::Completion),
+            ([K::Usage, K::TotalTokens], _) => Some(AnswerHole::Total),
+            ([K::Created], Token::Number) => Some(AnswerHole::Number),
+            _ => None,
         }
     }
 }

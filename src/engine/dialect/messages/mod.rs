@@ -18,14 +18,16 @@ use super::neutral::conversation::Talk;
 use super::neutral::delta::{finish_word, lists_nothing};
 use super::neutral::naming::TranslationState;
 use super::reasons::{last, only, reason};
-use super::replies::WholeAnswer;
-use super::request::{Invalid, Name, PresentMembers};
+use super::replies::{AnswerHole, WholeAnswer};
+use super::request::{Fields, Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
 use super::requests::facts::{BytesEach, RequestFacts};
 use super::tap::StreamFormat;
 use super::tap::own::{IDENTITY, Own};
 use super::usage::Reported;
-use crate::wire::json::{Raw, eq_unescaped};
+use crate::wire::Span;
+use crate::wire::json::{Raw, Token, eq_unescaped};
+use std::borrow::Cow;
 
 /// Prefixes of the types of tools that the client runs, or that cost only their tokens.
 const CLIENTS_OWN: [&str; 6] =
@@ -52,6 +54,17 @@ impl Format for Messages {
     const ADDED: &'static [Own] = IDENTITY;
     const STREAM: StreamFormat = StreamFormat::Messages;
     const HEARTBEAT: &'static [u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
+    const USAGE_ON_REQUEST: bool = false;
+    const HAS_CHOICES: bool = false;
+    const BOUND_HAS_TWO_NAMES: bool = false;
+    const IS_STORED: bool = false;
+    const HAS_LOCAL_MEMBERS: bool = false;
+    const CUT_INSTEAD: &'static str = "";
+    const HAS_CHAT_USAGE: bool = false;
+    const HAS_TOTAL: bool = false;
+    const STREAM_HAS_ANSWER: bool = false;
+    const REPEATS_REQUEST: bool = false;
+    const OBJECT_ARGUMENTS: Option<&'static [K]> = Some(&[K::Content, K::Item, K::Input]);
 
     fn missing(present: PresentMembers) -> Option<String> {
         let no_bound = || "max_tokens: required, expected an integer of at least 1".to_owned();
@@ -122,6 +135,24 @@ impl Format for Messages {
     fn add_reasons(ends: bool, out: &[u8], reasons: &mut Vec<&'static str>) {
         if ends {
             only(reasons, last(out, b"\"stop_reason\"").and_then(reason));
+        }
+    }
+
+    fn bound(_takes: &Capabilities) -> &'static str {
+        Name::MaxTokens.text()
+    }
+
+    /// Reasoning without a signature.
+    fn cuts<'a>(body: &[u8], fields: &'a Fields, _takes: &Capabilities) -> Result<Cow<'a, [Span]>, Invalid> {
+        Ok(if fields.cuts.is_empty() { Cow::default() } else { unsigned::cuts(body, fields) })
+    }
+
+    fn hole(path: &[K], token: Token) -> Option<AnswerHole> {
+        match (path, token) {
+            ([K::Content, K::Item, K::Text], Token::String) => Some(AnswerHole::Text),
+            ([K::Usage, K::InputTokens], _) => Some(AnswerHole::Prompt),
+            ([K::Usage, K::OutputTokens], _) => Some(AnswerHole::Completion),
+            _ => None,
         }
     }
 }

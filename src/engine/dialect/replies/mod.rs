@@ -10,6 +10,7 @@ mod templates;
 
 pub(super) use collected::{AnswerPart, WholeAnswer};
 pub(super) use streamed::response as read_streamed;
+pub(super) use templates::AnswerHole;
 pub use templates::AnswerTemplates;
 
 use super::answer::{Broken, Destination, ResponseIdentity};

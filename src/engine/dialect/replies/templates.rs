@@ -8,6 +8,7 @@
 //! [`super::reply`]; property tests and fuzz targets compare both methods.
 
 use super::super::answer::ResponseIdentity;
+use super::super::dispatch::with_format;
 use super::super::keys::{K, each_value};
 use super::super::usage::{ObservedUsage, Reported};
 use super::collected::{AnswerPart, WholeAnswer};
@@ -36,7 +37,7 @@ pub struct AnswerTemplates(Ring<AnswerTemplate>);
 
 /// Kind of value in a hole.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum AnswerHole {
+pub(crate) enum AnswerHole {
     Id,
     Model,
     Text,
@@ -55,23 +56,11 @@ impl AnswerHole {
 
     /// The hole for the value at `path` in an answer of a format.
     fn of(shape: Shape, path: &[K], token: Token) -> Option<AnswerHole> {
-        Some(match (shape, path, token) {
-            (_, [K::Id], Token::String) => AnswerHole::Id,
-            (_, [K::Model], Token::String) => AnswerHole::Model,
-            (Shape::Chat, [K::Choices, K::Item, K::Message, K::Content], Token::String)
-            | (Shape::Messages, [K::Content, K::Item, K::Text], Token::String)
-            | (Shape::Responses, [K::Output, K::Item, K::Content, K::Item, K::Text], Token::String) => AnswerHole::Text,
-            (Shape::Chat, [K::Usage, K::PromptTokens], _)
-            | (Shape::Messages | Shape::Responses, [K::Usage, K::InputTokens], _) => AnswerHole::Prompt,
-            (Shape::Chat, [K::Usage, K::CompletionTokens], _)
-            | (Shape::Messages | Shape::Responses, [K::Usage, K::OutputTokens], _) => AnswerHole::Completion,
-            (Shape::Chat | Shape::Responses, [K::Usage, K::TotalTokens], _) => AnswerHole::Total,
-            (Shape::Responses, [K::Output, K::Item, K::Id], Token::String) => AnswerHole::Word,
-            (Shape::Chat, [K::Created], Token::Number) | (Shape::Responses, [K::Other], Token::Number) => {
-                AnswerHole::Number
-            }
-            _ => return None,
-        })
+        match (path, token) {
+            ([K::Id], Token::String) => Some(AnswerHole::Id),
+            ([K::Model], Token::String) => Some(AnswerHole::Model),
+            _ => with_format!(shape, F => F::hole(path, token)),
+        }
     }
 }
 
@@ -168,8 +157,7 @@ impl AnswerTemplates {
         reported: Reported,
         is_right: &dyn Fn(&HoleValues) -> bool,
     ) {
-        // In the messages format the prompt's counter excludes the cached tokens.
-        let cached = reported.cache_read.max(reported.cache_write).filter(|_| shape != Shape::Messages);
+        let cached = reported.cache_read.max(reported.cache_write).filter(|_| has_total(shape));
         if !self.0.takes() || cached > Some(0) {
             return;
         }
@@ -189,9 +177,15 @@ impl AnswerTemplates {
     }
 }
 
-/// True for an endpoint whose answers have templates. A response may repeat parameters that a client must not see.
+/// True for an endpoint whose answers have templates. An answer may repeat parameters that a client must not see.
 fn is_fit(endpoint: ModelEndpoint, me: &ResponseIdentity<'_>) -> bool {
-    endpoint == ModelEndpoint::generate(endpoint.shape) && (endpoint.shape != Shape::Responses || me.hides.is_empty())
+    let may_repeat = with_format!(endpoint.shape, F => F::REPEATS_REQUEST);
+    endpoint == ModelEndpoint::generate(endpoint.shape) && (!may_repeat || me.hides.is_empty())
+}
+
+/// True if the usage has a total, and the prompt's counter includes the cached tokens.
+fn has_total(shape: Shape) -> bool {
+    with_format!(shape, F => F::HAS_TOTAL)
 }
 
 /// The holes of an answer in order; `None` if one is missing, repeated, or contains a value that it must not.
@@ -221,7 +215,7 @@ fn holes(shape: Shape, body: &[u8]) -> Option<Vec<(Span, AnswerHole)>> {
     });
     let count = |wanted| holes.iter().filter(|(_, hole)| *hole == wanted).count();
     let is_complete = AnswerHole::NEEDED.into_iter().all(|hole| count(hole) == 1)
-        && count(AnswerHole::Total) == usize::from(shape != Shape::Messages);
+        && count(AnswerHole::Total) == usize::from(has_total(shape));
     (is_complete && !is_odd && usages == 1 && holes.len() <= HOLES_MAX).then_some(holes)
 }
 
@@ -255,7 +249,7 @@ impl AnswerTemplate {
             *counter = value;
             comparison.fill(len)?;
         }
-        let adds_up = self.shape == Shape::Messages || prompt + completion == total;
+        let adds_up = !has_total(self.shape) || prompt + completion == total;
         let reported = Reported { input: Some(prompt), output: Some(completion), ..self.reported };
         let found = HoleValues { id, model, text: Span::new(text.0, text.1), reported, reason: self.reason };
         (comparison.left.is_empty() && adds_up).then_some(found)

@@ -6,13 +6,10 @@
 
 use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::dialect::capabilities::Capabilities;
-use crate::dialect::chat::signature;
-use crate::dialect::messages::unsigned;
 use crate::dialect::request::stored::{is_free_in_tool, is_tool_id};
 use crate::dialect::request::{Fields, Invalid, Leave, Name};
+use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped};
-use crate::wire::{ModelEndpoint, Shape, Span};
-use std::borrow::Cow;
 
 /// Kinds that the client runs, whatever else the tool says.
 const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", "apply_patch"];
@@ -37,30 +34,8 @@ struct OmittedTools<'a> {
     seen: usize,
 }
 
-/// The parts of the body to omit, in order. In a chat request, an empty part marks a missing thought signature.
-pub fn cuts<'a>(
-    endpoint: ModelEndpoint,
-    body: &[u8],
-    fields: &'a Fields,
-    takes: &Capabilities,
-) -> Result<Cow<'a, [Span]>, Invalid> {
-    let others: &[Span] = if endpoint == ModelEndpoint::CHAT && takes.developer_role { &[] } else { &fields.cuts };
-    let mut cuts = match endpoint.shape {
-        Shape::Messages if !others.is_empty() => return Ok(unsigned::cuts(body, fields)),
-        Shape::Responses => refused(body, fields, takes)?,
-        _ if endpoint == ModelEndpoint::CHAT && takes.thought_signatures => signature::missing(body, fields),
-        _ => Vec::new(),
-    };
-    if cuts.is_empty() {
-        return Ok(Cow::Borrowed(others));
-    }
-    cuts.extend_from_slice(others);
-    cuts.sort_unstable_by_key(|cut| cut.start);
-    Ok(Cow::Owned(cuts))
-}
-
 /// Spans of the omitted tools, in no order; usually none.
-fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
+pub fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
     let value = |name, text| {
         let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
         member.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))

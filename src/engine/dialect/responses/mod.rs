@@ -21,14 +21,16 @@ use super::keys::K;
 use super::neutral::conversation::Talk;
 use super::neutral::naming::TranslationState;
 use super::reasons::{last, only, reason};
-use super::replies::WholeAnswer;
-use super::request::{Invalid, Name, PresentMembers};
+use super::replies::{AnswerHole, WholeAnswer};
+use super::request::{Fields, Invalid, Name, PresentMembers};
 use super::requests::ask::SourceRequest;
 use super::requests::facts::{BytesEach, RequestFacts};
 use super::tap::StreamFormat;
 use super::tap::own::{IDENTITY, Own};
 use super::usage::Reported;
-use crate::wire::json::Raw;
+use crate::wire::Span;
+use crate::wire::json::{Raw, Token};
+use std::borrow::Cow;
 use stream_reader::unfinished;
 
 /// OpenAI Responses.
@@ -53,6 +55,17 @@ impl Format for Responses {
     const ADDED: &'static [Own] = IDENTITY;
     const STREAM: StreamFormat = StreamFormat::Responses { next: 0, inserted: 0, opened: false, answered: false };
     const HEARTBEAT: &'static [u8] = b": ping\n\n";
+    const USAGE_ON_REQUEST: bool = false;
+    const HAS_CHOICES: bool = false;
+    const BOUND_HAS_TWO_NAMES: bool = false;
+    const IS_STORED: bool = true;
+    const HAS_LOCAL_MEMBERS: bool = false;
+    const CUT_INSTEAD: &'static str = "";
+    const HAS_CHAT_USAGE: bool = false;
+    const HAS_TOTAL: bool = true;
+    const STREAM_HAS_ANSWER: bool = true;
+    const REPEATS_REQUEST: bool = true;
+    const OBJECT_ARGUMENTS: Option<&'static [K]> = None;
 
     fn missing(present: PresentMembers) -> Option<String> {
         let why = || "input: required, expected a string or an array of at least one object".to_owned();
@@ -127,6 +140,27 @@ impl Format for Responses {
         };
         if ends {
             only(reasons, incomplete().or_else(|| reason(last(out, b"\"status\"")?)));
+        }
+    }
+
+    fn bound(_takes: &Capabilities) -> &'static str {
+        Name::MaxOutputTokens.text()
+    }
+
+    /// Also tools that run at the provider.
+    fn cuts<'a>(body: &[u8], fields: &'a Fields, takes: &Capabilities) -> Result<Cow<'a, [Span]>, Invalid> {
+        Ok(Span::in_order(hosted_tools::refused(body, fields, takes)?, &fields.cuts))
+    }
+
+    fn hole(path: &[K], token: Token) -> Option<AnswerHole> {
+        match (path, token) {
+            ([K::Output, K::Item, K::Content, K::Item, K::Text], Token::String) => Some(AnswerHole::Text),
+            ([K::Usage, K::InputTokens], _) => Some(AnswerHole::Prompt),
+            ([K::Usage, K::OutputTokens], _) => Some(AnswerHole::Completion),
+            ([K::Usage, K::TotalTokens], _) => Some(AnswerHole::Total),
+            ([K::Output, K::Item, K::Id], Token::String) => Some(AnswerHole::Word),
+            ([K::Other], Token::Number) => Some(AnswerHole::Number),
+            _ => None,
         }
     }
 }

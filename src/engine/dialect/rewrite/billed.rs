@@ -134,7 +134,7 @@ pub fn surcharge<'a>(
             _ if value.is_null() => false,
             Name::ServiceTier | Name::Speed | Name::InferenceGeo if adds => false,
             Name::Tools => return hosted(endpoint, value, with.capabilities),
-            Name::Input if endpoint.shape == Shape::Responses && fields.adds_tools => {
+            Name::Input if fields.adds_tools => {
                 return hosted_in_items(value, with.capabilities);
             }
             Name::ServiceTier => !USUAL_TIERS.iter().any(|tier| value.is(tier)),

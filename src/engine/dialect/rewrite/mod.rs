@@ -8,14 +8,15 @@ mod billed;
 pub use billed::{Beside, Surcharge, beside, surcharge};
 
 use super::capabilities::{Capabilities, Param, UnknownMembers};
+use super::dispatch::with_format;
+use super::format::Format as _;
 use super::passthrough::PassthroughFormat;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
-use super::responses::hosted_tools;
 use crate::base::text::push_number;
-use crate::dialect::chat::{custom_tools, signature};
+use crate::dialect::chat::{Chat, custom_tools, signature};
 use crate::wire::json::{Raw, eq_unescaped, item, linear, members, write_string};
-use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
+use crate::wire::{ModelEndpoint, Passthrough, Span};
 use std::borrow::Cow;
 
 /// A piece of the body to send.
@@ -48,9 +49,6 @@ enum Fate {
 /// Value of `include` that makes a responses upstream return its reasoning.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
-/// The role that every chat upstream accepts instead of `developer`.
-const SYSTEM: &str = "system";
-
 /// Numbers of members and cuts up to which a request counts as ordinary.
 const ORDINARY: usize = 64;
 /// Maximum pieces per member: a comma, the bytes before its value, and the value.
@@ -67,7 +65,7 @@ impl Fields {
         }
         // Growing vectors have up to twice the capacity they need.
         let pieces = 2 * (PIECES_EACH * members + PIECES_CUT * cuts);
-        let each_cut = size_of::<Span>() + 2 * SYSTEM.len();
+        let each_cut = size_of::<Span>() + 2 * Chat::CUT_INSTEAD.len();
         members * size_of::<Member>() + cuts * each_cut + pieces * size_of::<RewritePiece>()
     }
 }
@@ -122,18 +120,18 @@ pub fn rewrite(
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
     fields.may_forward_stored(with.capabilities)?;
-    let cuts = match endpoint == ModelEndpoint::CHAT && !with.capabilities.thought_signatures {
-        true if with.capabilities.developer_role => Cow::default(),
-        true => Cow::Borrowed(&fields.cuts[..]),
-        false => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
+    let (cuts, instead) = match endpoint.is_passthrough() {
+        true => (Cow::Borrowed(&fields.cuts[..]), ""),
+        false => with_format!(endpoint.shape, F => {
+            (F::cuts(body, fields, with.capabilities)?, F::CUT_INSTEAD)
+        }),
     };
     if !cuts.is_empty() {
         keeps_item(fields, body, &cuts)?;
     }
-    let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
-    let takes_it = !with.capabilities.drops("stream_options");
-    let of_chat = endpoint.shape == Shape::Chat && fields.stream;
-    let ask = of_chat && with.capabilities.stream_usage && takes_it && !is_media(endpoint);
+    let takes_it = with.capabilities.stream_usage && !with.capabilities.drops("stream_options");
+    let lacks_usage = fields.stream && with_format!(endpoint.shape, F => F::USAGE_ON_REQUEST);
+    let ask = lacks_usage && takes_it && !is_media(endpoint);
     let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
     let layout = Layout { endpoint, body, fields, with, ask };
     if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(endpoint, fields, with.capabilities)) {
@@ -210,11 +208,11 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
     {
         writer.add(&mut wrote, bound(endpoint, with.capabilities), |text| push_number(text, most));
     }
-    let of_response = endpoint.shape == Shape::Responses;
+    let is_stored = with_format!(endpoint.shape, F => F::IS_STORED);
     if !has_model && Name::Model.is_read(endpoint) {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
-    let adds = |name: Name| of_response && !with.capabilities.drops(name.text());
+    let adds = |name: Name| is_stored && !with.capabilities.drops(name.text());
     if adds(Name::Store) {
         writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
     }
@@ -233,12 +231,9 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
 
 /// True if only the model differs for this target, as for nearly all requests. The members then need no check.
 fn goes_as_it_is(endpoint: ModelEndpoint, fields: &Fields, takes: &Capabilities) -> bool {
-    let keeps_bound = fields.max_tokens.is_none() || endpoint.shape == Shape::Messages || !takes.max_completion_tokens;
-    !fields.has_odd
-        && endpoint.shape != Shape::Responses
-        && keeps_bound
-        && takes.drop_params.is_empty()
-        && takes.params.is_empty()
+    let (is_stored, two_names) = with_format!(endpoint.shape, F => (F::IS_STORED, F::BOUND_HAS_TWO_NAMES));
+    let keeps_bound = fields.max_tokens.is_none() || !two_names || !takes.max_completion_tokens;
+    !fields.has_odd && !is_stored && keeps_bound && takes.drop_params.is_empty() && takes.params.is_empty()
 }
 
 /// Names of the members that are not sent upstream: on a route within one format those that [`rewrite`] omits,
@@ -292,35 +287,41 @@ impl Layout<'_> {
             Class::Unknown if !goes_on(endpoint, key, member.name, takes.unknown) => return Fate::Drop,
             _ => {}
         }
-        let of_response = endpoint.shape == Shape::Responses && member.name == Name::Include;
-        let is_plain = !of_response
-            && !matches!(
-                member.name,
-                Name::N
-                    | Name::StreamOptions
-                    | Name::MaxTokens
-                    | Name::MaxCompletionTokens
-                    | Name::MaxOutputTokens
-                    | Name::Tools
-                    | Name::ToolChoice
-            );
+        let is_plain = !matches!(
+            member.name,
+            Name::N
+                | Name::StreamOptions
+                | Name::MaxTokens
+                | Name::MaxCompletionTokens
+                | Name::MaxOutputTokens
+                | Name::Include
+                | Name::Tools
+                | Name::ToolChoice
+        );
         if takes.drop_params.is_empty() && is_plain {
             return Fate::Keep;
         }
+        let (two_names, is_stored) = with_format!(endpoint.shape, F => (F::BOUND_HAS_TWO_NAMES, F::IS_STORED));
+        let (has_choices, usage_on_request) = with_format!(endpoint.shape, F => (F::HAS_CHOICES, F::USAGE_ON_REQUEST));
         let value = Raw::new(member.value.of(body));
         match member.name {
             _ if fields.replaces(member) => Fate::Drop,
-            _ if endpoint.shape == Shape::Responses => response_fate(key, member.name, value, takes),
-            Name::MaxTokens | Name::MaxCompletionTokens
-                if endpoint.shape != Shape::Messages && fields.max_tokens.is_some() =>
-            {
+            Name::MaxTokens | Name::MaxCompletionTokens if two_names && fields.max_tokens.is_some() => {
                 self.bound_fate(member)
             }
             _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
             Name::Tools if fields.has_custom => Fate::Tools,
             Name::ToolChoice if fields.has_custom => Fate::ToolChoice,
-            Name::N if endpoint == ModelEndpoint::CHAT && !value.is_null() && value.bytes() != b"1" => Fate::One,
-            Name::StreamOptions if !takes.stream_usage && endpoint.shape == Shape::Chat => Fate::Drop,
+            Name::MaxOutputTokens if member.name.text() != bound(endpoint, takes) => Fate::Keep,
+            Name::MaxOutputTokens if takes.drops(member.name.text()) => Fate::Drop,
+            Name::MaxOutputTokens if !eq_unescaped(key, member.name.text()) => Fate::Bound,
+            Name::Include if is_stored && takes.effort && !value.items().any(|word| word.is(ENCRYPTED)) => {
+                Fate::Include
+            }
+            Name::N if has_choices && !endpoint.is_passthrough() && !value.is_null() && value.bytes() != b"1" => {
+                Fate::One
+            }
+            Name::StreamOptions if !takes.stream_usage && usage_on_request => Fate::Drop,
             Name::StreamOptions if ask => {
                 let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
                 let plain =
@@ -353,17 +354,6 @@ fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     param.is_some_and(|param| param.always || Raw::new(member.value.of(body)).is_null())
 }
 
-/// Treatment of a responses request's member that the tables document.
-fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -> Fate {
-    match name {
-        _ if takes.drop_params.iter().any(|dropped| eq_unescaped(key, dropped)) => Fate::Drop,
-        Name::Include if takes.effort && !value.items().any(|word| word.is(ENCRYPTED)) => Fate::Include,
-        Name::MaxOutputTokens if takes.drops(name.text()) => Fate::Drop,
-        Name::MaxOutputTokens if !eq_unescaped(key, name.text()) => Fate::Bound,
-        _ => Fate::Keep,
-    }
-}
-
 /// True if a member outside the tables is passed on.
 fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMembers) -> bool {
     if endpoint.as_passthrough().is_some_and(|passthrough| PassthroughFormat::of(passthrough).documents(key)) {
@@ -371,7 +361,7 @@ fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMemb
     }
     match unknown {
         UnknownMembers::Drop => false,
-        UnknownMembers::Local => endpoint.shape == Shape::Chat && Name::is_local(key),
+        UnknownMembers::Local => with_format!(endpoint.shape, F => F::HAS_LOCAL_MEMBERS) && Name::is_local(key),
         UnknownMembers::New => name == Name::Other && !Name::leads_elsewhere(key),
         UnknownMembers::Forward => !Name::leads_elsewhere(key),
     }
@@ -385,10 +375,9 @@ fn is_media(endpoint: ModelEndpoint) -> bool {
 /// Name of the bound on completion tokens. Completions only know the older name.
 #[inline]
 fn bound(endpoint: ModelEndpoint, takes: &Capabilities) -> &'static str {
-    match endpoint.shape {
-        Shape::Chat if !endpoint.is_passthrough() => takes.bound(),
-        Shape::Responses => Name::MaxOutputTokens.text(),
-        _ => Name::MaxTokens.text(),
+    match endpoint.is_passthrough() {
+        true => Name::MaxTokens.text(),
+        false => with_format!(endpoint.shape, F => F::bound(takes)),
     }
 }
 

@@ -1,7 +1,7 @@
 use super::super::capabilities::Capabilities;
 use super::super::request::RequestScan;
 use super::*;
-use crate::wire::ModelEndpoint;
+use crate::wire::{ModelEndpoint, Shape};
 
 struct Case {
     shape: Shape,

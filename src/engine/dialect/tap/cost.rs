@@ -24,10 +24,7 @@ pub fn write_cost(shape: Shape, from: usize, cost: Option<&[u8]>, out: &mut Vec<
         at += event.len;
     }
     if let Some((span, event)) = last {
-        let rest = out.split_off(span.end as usize);
-        out.truncate(span.start as usize);
-        out.extend_from_slice(&event);
-        out.extend_from_slice(&rest);
+        out.splice(span.start as usize..span.end as usize, event);
     }
 }
 

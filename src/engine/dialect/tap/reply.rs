@@ -16,7 +16,7 @@ use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_escaped};
-use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
+use crate::wire::{ModelEndpoint, Passthrough, Span};
 
 /// Results of one scan of an answer.
 #[derive(Default)]
@@ -46,6 +46,8 @@ struct Notes {
     starts: [u32; 3],
     /// The scan is inside a `usage` that has a chat completion's members.
     in_usage: bool,
+    /// The client gets all counters of such a usage.
+    completes_usage: bool,
     /// A member has the name of a provider's cost.
     own_cost: bool,
 }
@@ -61,6 +63,7 @@ impl Notes {
             inner: K::Other,
             starts: [0; 3],
             in_usage: false,
+            completes_usage: completes_usage(endpoint),
             own_cost: false,
         }
     }
@@ -71,25 +74,25 @@ impl Notes {
         if !std::mem::take(&mut self.in_usage) {
             self.usage = ChatUsage::default();
         }
-        if self.endpoint == ModelEndpoint::CHAT {
+        if self.completes_usage {
             self.seen.places.add(whole, Own::Usage);
         }
     }
 
     fn member(&mut self, buf: &[u8], token: Token, whole: Span) {
         let seen = &mut self.seen;
-        match (self.endpoint.shape, self.key) {
-            (_, K::Id) => seen.places.add(whole, Own::Id),
-            (_, K::Model) => seen.places.add(whole, Own::Model),
-            (_, K::Usage) => self.close_usage(token, whole),
-            (_, K::Error) => seen.error = Some(whole),
-            _ if self.endpoint.is_passthrough() => self.passthrough_member(buf, token, whole),
-            (Shape::Chat, K::Object) => {
-                seen.object_is_error = whole.of(buf) == b"\"error\"";
-                seen.places.add(whole, Own::Object);
-            }
-            (shape, key) => {
-                let (list, ending, replaced) = with_format!(shape, F => (F::LIST.1, F::ENDING.1, F::REPLACED));
+        if self.key == K::Object {
+            seen.object_is_error = whole.of(buf) == b"\"error\"";
+        }
+        match self.key {
+            K::Id => seen.places.add(whole, Own::Id),
+            K::Model => seen.places.add(whole, Own::Model),
+            K::Usage => self.close_usage(token, whole),
+            K::Error => seen.error = Some(whole),
+            _ if self.endpoint.is_passthrough() => self.passthrough_member(token, whole),
+            key => {
+                let (list, ending, replaced) =
+                    with_format!(self.endpoint.shape, F => (F::LIST.1, F::ENDING.1, F::REPLACED));
                 if key == list {
                     seen.list = (token == Token::ArrayClose).then_some(whole);
                 } else if key == ending {
@@ -102,11 +105,10 @@ impl Notes {
     }
 
     /// Notes a member of a pass-through answer.
-    fn passthrough_member(&mut self, buf: &[u8], token: Token, whole: Span) {
+    fn passthrough_member(&mut self, token: Token, whole: Span) {
         let (Some(passthrough), seen) = (self.endpoint.as_passthrough(), &mut self.seen) else { return };
         let format = PassthroughFormat::of(passthrough);
         match self.key {
-            K::Object => seen.object_is_error = whole.of(buf) == b"\"error\"",
             K::Meta => seen.meta = Some(whole),
             key if key == format.list => seen.list = (token == Token::ArrayClose).then_some(whole),
             key if Some(key) == format.other && seen.list.is_none() => {
@@ -125,7 +127,7 @@ impl Notes {
         self.own_cost |= matches!(self.inner, K::Cost | K::CostDetails | K::CostInUsdTicks);
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
-            _ if self.endpoint != ModelEndpoint::CHAT => {}
+            _ if !self.completes_usage => {}
             K::PromptTokens => self.seen.places.add(whole, Own::Prompt),
             K::CompletionTokens => self.seen.places.add(whole, Own::Completion),
             K::TotalTokens => self.seen.places.add(whole, Own::Total),
@@ -149,7 +151,7 @@ impl Visitor for Notes {
             Token::ObjectOpen | Token::ArrayOpen => {
                 self.starts[depth] = span.start;
                 let is_usage = depth == 1 && self.key == K::Usage && token == Token::ObjectOpen;
-                if is_usage && self.endpoint.shape == Shape::Chat {
+                if is_usage && with_format!(self.endpoint.shape, F => F::HAS_CHAT_USAGE) {
                     (self.in_usage, self.usage) = (true, ChatUsage::default());
                 }
                 return Ok(());
@@ -170,6 +172,12 @@ impl Visitor for Notes {
         }
         Ok(())
     }
+}
+
+/// True if a client of the endpoint gets all counters of the usage.
+#[inline]
+fn completes_usage(endpoint: ModelEndpoint) -> bool {
+    !endpoint.is_passthrough() && with_format!(endpoint.shape, F => F::HAS_CHAT_USAGE)
 }
 
 /// True if the answers of an endpoint are text of a model.
@@ -223,7 +231,8 @@ fn read(
     let scanned = Scanner::new().finish(body, &mut notes);
     // By reference: moving all positions out would copy them.
     let (seen, usage) = (&notes.seen, &notes.usage);
-    if scanned.is_err() && endpoint.shape == Shape::Responses {
+    let (streams_it, repeats) = with_format!(endpoint.shape, F => (F::STREAM_HAS_ANSWER, F::REPEATS_REQUEST));
+    if scanned.is_err() && streams_it {
         // Some providers stream although a complete answer was requested.
         let response = read_streamed(body).ok_or(Broken::NotJson)?;
         json::check(&response).map_err(|_| Broken::NotJson)?;
@@ -251,8 +260,8 @@ fn read(
     ends_well(endpoint, Raw::new(list.of(body)), ending, || value(seen.usage))?;
     let found = match (endpoint.as_passthrough(), endpoint.shape) {
         (Some(kind), _) => PassthroughFormat::reported(kind, usage.reported(), value(seen.usage), value(seen.meta)),
-        (None, Shape::Chat) if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
-        (None, Shape::Chat) => usage.reported().or_renamed(value(seen.usage)),
+        (None, _) if notes.completes_usage && seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
+        (None, _) if notes.completes_usage => usage.reported().or_renamed(value(seen.usage)),
         (None, shape) => with_format!(shape, F => F::reported(value(seen.usage))),
     };
     if notes.own_cost {
@@ -268,11 +277,10 @@ fn read(
     let relayed_tokens = if reported.output.is_some() || !has_text(endpoint) { 0 } else { estimated(endpoint, body) };
     let observed = with_media(endpoint, list.of(body), ObservedUsage { reported, relayed_tokens, units: 0 });
     // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
-    let chat = endpoint == ModelEndpoint::CHAT;
-    let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
+    let counts = if notes.completes_usage { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
     let from = out.len();
     write(endpoint, seen, &counts, OwnWriter::new(body, usize::MAX, counts.values(me, &observed), out));
-    if endpoint.shape == Shape::Responses {
+    if repeats {
         hide(me.hides, false, from, out);
     }
     if let Some(templates) = templates {
@@ -305,13 +313,14 @@ fn list_of(endpoint: ModelEndpoint, seen: &Seen) -> Option<Span> {
 pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
     let is_json = json::check(body).is_ok();
     let shape = endpoint.shape;
-    if !is_json && shape != Shape::Responses && !endpoint.is_passthrough() {
+    let streams_it = with_format!(shape, F => F::STREAM_HAS_ANSWER);
+    if !is_json && !streams_it && !endpoint.is_passthrough() {
         let mut answer = WholeAnswer::default();
         // Of a broken answer, what it has reported before its fault.
         let _ = read_stream(shape, body, false, &mut answer);
         return Rejected { why, reported: Box::new(answer.reported) };
     }
-    let streamed = if shape == Shape::Responses && !is_json { read_streamed(body) } else { None };
+    let streamed = if streams_it && !is_json { read_streamed(body) } else { None };
     let picked = json::check_and_pick(streamed.as_deref().unwrap_or(body), ["usage", "meta"]);
     let [usage, meta] = picked.unwrap_or_default().map(|value| value.unwrap_or(Raw::NULL));
     let reported = match (endpoint.as_passthrough(), shape) {
@@ -343,6 +352,7 @@ fn ends_well<'a>(
 
 /// Tokens of the text in a valid answer, by a second scan.
 pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
+    let (has_choices, called_with) = with_format!(endpoint.shape, F => (F::HAS_CHOICES, F::OBJECT_ARGUMENTS));
     let is_text = match endpoint.is_passthrough() {
         true => is_completed_text,
         false => with_format!(endpoint.shape, F => F::is_text),
@@ -351,14 +361,14 @@ pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
     each_value(body, &mut |buf, path, token, whole| {
         if token == Token::String && is_text(path) {
             relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
-        } else if token == Token::ObjectClose && endpoint.shape == Shape::Messages && path == CALLED_WITH {
+        } else if token == Token::ObjectClose && Some(path) == called_with {
             // As in a stream: JSON in a string.
             let mut text = Vec::new();
             write_escaped(&mut text, whole.of(buf));
             relayed.feed_json(&text);
         }
     });
-    if endpoint == ModelEndpoint::CHAT {
+    if has_choices && !endpoint.is_passthrough() {
         let messages = Raw::new(body).get("choices").unwrap_or(Raw::NULL).items().filter_map(|one| one.get("message"));
         messages.for_each(|message| {
             count_others(message, &mut relayed);
@@ -440,6 +450,3 @@ fn write(endpoint: ModelEndpoint, seen: &Seen, counts: &ChatCounts, mut writer: 
 fn is_completed_text(path: &[K]) -> bool {
     matches!(path, [K::Choices, K::Item, K::Text])
 }
-
-/// Path of a tool call's arguments in a message, which are counted with their names and marks.
-const CALLED_WITH: [K; 3] = [K::Content, K::Item, K::Input];
