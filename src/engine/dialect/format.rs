@@ -40,6 +40,10 @@ pub(super) trait Format {
     const HAS_CHOICES: bool;
     /// The bound on completion tokens has an older and a newer name.
     const BOUND_HAS_TWO_NAMES: bool;
+    /// A translated request always has a bound.
+    const REQUIRES_BOUND: bool;
+    /// The least bound that a translated request may have.
+    const BOUND_MIN: u64;
     /// A provider stores responses with their reasoning, and returns the reasoning only if the request asks for it.
     const IS_STORED: bool;
     /// Local servers document more members of requests.

@@ -54,6 +54,8 @@ impl Format for Chat {
     const USAGE_ON_REQUEST: bool = true;
     const HAS_CHOICES: bool = true;
     const BOUND_HAS_TWO_NAMES: bool = true;
+    const REQUIRES_BOUND: bool = false;
+    const BOUND_MIN: u64 = 0;
     const IS_STORED: bool = false;
     const HAS_LOCAL_MEMBERS: bool = true;
     const CUT_INSTEAD: &'static str = "system";

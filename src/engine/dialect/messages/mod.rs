@@ -57,6 +57,8 @@ impl Format for Messages {
     const USAGE_ON_REQUEST: bool = false;
     const HAS_CHOICES: bool = false;
     const BOUND_HAS_TWO_NAMES: bool = false;
+    const REQUIRES_BOUND: bool = true;
+    const BOUND_MIN: u64 = 0;
     const IS_STORED: bool = false;
     const HAS_LOCAL_MEMBERS: bool = false;
     const CUT_INSTEAD: &'static str = "";

@@ -58,6 +58,8 @@ impl Format for Responses {
     const USAGE_ON_REQUEST: bool = false;
     const HAS_CHOICES: bool = false;
     const BOUND_HAS_TWO_NAMES: bool = false;
+    const REQUIRES_BOUND: bool = false;
+    const BOUND_MIN: u64 = request_writer::BOUND_MIN;
     const IS_STORED: bool = true;
     const HAS_LOCAL_MEMBERS: bool = false;
     const CUT_INSTEAD: &'static str = "";

@@ -8,11 +8,11 @@ use super::super::capabilities::Capabilities;
 use super::super::dispatch::with_format;
 use super::super::passthrough::PassthroughFormat;
 use super::super::request::{Class, Fields, Member, Name, answers_of, lenient_bound_of};
-use super::super::requests::{BOUND_MIN, RequestTarget};
+use super::super::requests::RequestTarget;
 use super::super::responses::hosted_tools;
 use super::{Fate, Layout, bound};
+use crate::wire::ModelEndpoint;
 use crate::wire::json::{Raw, eq_unescaped, unescape};
-use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
 
 /// Service tiers that cost no more than the price per token.
@@ -63,18 +63,15 @@ pub struct Surcharge<'a> {
 pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &RequestTarget<'_>) -> Beside {
     let (takes, translated) = (with.capabilities, with.shape != endpoint.shape);
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
-    let name = match with.shape {
-        Shape::Chat => bound(endpoint, takes),
-        other => bound(ModelEndpoint::generate(other), takes),
-    };
-    // The messages format requires a bound, so a translation always writes one.
-    let is_unbounded = takes.drops(name) && !(translated && with.shape == Shape::Messages);
-    let mut found = Beside { added, is_unbounded, ..Beside::default() };
     if translated {
-        // A smaller bound is raised to this one.
-        found.bound = if with.shape == Shape::Responses { BOUND_MIN } else { 0 };
-        return found;
+        // A smaller bound is raised to the least one.
+        let (name, bound, is_required) = with_format!(with.shape, F => {
+            (F::bound(takes), F::BOUND_MIN, F::REQUIRES_BOUND)
+        });
+        return Beside { added, bound, is_unbounded: takes.drops(name) && !is_required, ..Beside::default() };
     }
+    let is_unbounded = takes.drops(bound(endpoint, takes));
+    let mut found = Beside { added, is_unbounded, ..Beside::default() };
     let layout = Layout { endpoint, body, fields, with, ask: false };
     for member in &fields.members {
         let predicts = fields.predicts && member.name == Name::Prediction;

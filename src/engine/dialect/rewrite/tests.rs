@@ -1,7 +1,7 @@
 use super::super::capabilities::Capabilities;
 use super::super::request::RequestScan;
 use super::*;
-use crate::wire::{ModelEndpoint, Shape};
+use crate::wire::{ModelEndpoint, Passthrough, Shape};
 
 struct Case {
     shape: Shape,
@@ -912,4 +912,32 @@ fn reasoning_is_included_only_where_the_model_reasons_and_takes_it() {
         ",\"include\":[\"reasoning.encrypted_content\"]}"
     );
     assert_eq!(run(false, &[], ",\"include\":[\"x\"]"), ",\"include\":[\"x\"],\"store\":false}");
+}
+
+#[test]
+fn an_answer_is_unbounded_if_the_bound_is_dropped_under_the_name_that_is_sent() {
+    let is_unbounded = |from: ModelEndpoint, to: Shape, newer: bool, dropped: &str| {
+        let takes = Capabilities {
+            drop_params: vec![dropped.to_owned()],
+            max_completion_tokens: newer,
+            ..Capabilities::default()
+        };
+        let with = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
+        beside(from, b"{}", &Fields::default(), &with).is_unbounded
+    };
+    let completions = ModelEndpoint::passthrough(Passthrough::Completions);
+    for (from, to, newer, sent) in [
+        (ModelEndpoint::CHAT, Shape::Chat, true, "max_completion_tokens"),
+        (ModelEndpoint::CHAT, Shape::Chat, false, "max_tokens"),
+        (ModelEndpoint::CHAT, Shape::Responses, true, "max_output_tokens"),
+        (ModelEndpoint::MESSAGES, Shape::Messages, true, "max_tokens"),
+        (ModelEndpoint::MESSAGES, Shape::Chat, true, "max_completion_tokens"),
+        (ModelEndpoint::RESPONSES, Shape::Chat, false, "max_tokens"),
+        (completions, Shape::Chat, true, "max_tokens"),
+    ] {
+        for name in ["max_tokens", "max_completion_tokens", "max_output_tokens"] {
+            assert_eq!(is_unbounded(from, to, newer, name), name == sent, "{from:?} to {to:?}: {name}");
+        }
+    }
+    assert!(!is_unbounded(ModelEndpoint::CHAT, Shape::Messages, true, "max_tokens"), "always written");
 }
