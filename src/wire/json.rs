@@ -12,7 +12,7 @@ mod write;
 pub use run::string_end;
 pub use scanned::{LinearGuard, ScanCount, linear, linear_apart};
 pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
-pub use view::{Items, Members, Raw, ValueKind, Word};
+pub use view::{Items, Members, Raw, ValueKind};
 pub use write::put;
 pub use write::{
     Inside, Number, OrElse, Put, Quoted, compact, item, key, key_inside, member_count, member_inside, member_string,

@@ -46,47 +46,12 @@ fn number_of(digits: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// Maximum bytes of a word that is compared: the longest words of the formats have about forty.
-const WORD_MAX: usize = 63;
-
-/// Bytes of a string. Decoded ones need no allocation, whose end every comparison would have to handle.
-pub enum Word<'a> {
-    /// As written.
-    Plain(&'a [u8]),
-    /// Decoded, and the number of bytes in use.
-    Decoded([u8; WORD_MAX], u8),
-}
-
-impl std::ops::Deref for Word<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Word::Plain(bytes) => bytes,
-            Word::Decoded(bytes, len) => &bytes[..usize::from(*len)],
-        }
-    }
-}
-
-impl Default for Word<'_> {
-    fn default() -> Self {
-        Word::Plain(b"")
-    }
-}
-
-/// Decodes a string with escapes. One that is too long for a word stays as written.
+/// Decodes a string with escapes.
 #[cold]
-fn respelt(raw: &[u8]) -> Word<'_> {
-    let (mut out, mut bytes) = (Vec::new(), [0; WORD_MAX]);
+fn decoded(raw: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(raw.len());
     unescape(raw, &mut out);
-    match bytes.get_mut(..out.len()) {
-        Some(place) => {
-            place.copy_from_slice(&out);
-            Word::Decoded(bytes, out.len() as u8)
-        }
-        None => Word::Plain(raw),
-    }
+    out
 }
 
 impl<'a> Raw<'a> {
@@ -151,15 +116,13 @@ impl<'a> Raw<'a> {
         if !has_escape(raw) {
             return String::from_utf8_lossy(raw);
         }
-        let mut out = Vec::with_capacity(raw.len());
-        unescape(raw, &mut out);
-        Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+        Cow::Owned(String::from_utf8_lossy(&decoded(raw)).into_owned())
     }
 
     /// Returns the bytes of a string, to be compared with words of a format, whatever its spelling.
     #[inline]
-    pub fn word(self) -> Option<Word<'a>> {
-        self.string().map(|raw| if has_escape(raw) { respelt(raw) } else { Word::Plain(raw) })
+    pub fn word(self) -> Option<Cow<'a, [u8]>> {
+        self.string().map(|raw| if has_escape(raw) { Cow::Owned(decoded(raw)) } else { Cow::Borrowed(raw) })
     }
 
     /// True if this is the string `text`.

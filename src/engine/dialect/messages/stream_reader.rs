@@ -5,7 +5,8 @@ use crate::dialect::errors::{ErrorText, is_error, read_error};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use crate::dialect::usage::Reported;
-use crate::wire::json::{self, Raw, ValueKind, Word, member_inside, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, member_inside, write_inside};
+use std::borrow::Cow;
 
 /// Maximum number of open blocks. The format allows one; some slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
@@ -61,7 +62,7 @@ impl MessagesReader {
             return Err(StreamFault::of_other(frame.data));
         }
         let [kind, index, delta, block, message, usage, error, details] = picked;
-        let kind = kind.and_then(Raw::word).unwrap_or(Word::Plain(frame.name));
+        let kind = kind.and_then(Raw::word).unwrap_or(Cow::Borrowed(frame.name));
         let index = index.and_then(Raw::count).unwrap_or(0);
         let (delta, block) = (delta.unwrap_or(Raw::NULL), block.unwrap_or(Raw::NULL));
         match &*kind {

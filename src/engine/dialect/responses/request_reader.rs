@@ -16,7 +16,7 @@ use crate::dialect::requests::media::{responses_file, responses_image};
 use crate::dialect::requests::schema::SCHEMA_MAX;
 use crate::dialect::responses::echo;
 use crate::dialect::responses::tools::ToolNames;
-use crate::wire::json::{Raw, ValueKind, Word, compact, write_escaped};
+use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ struct ConversationReader<'r, 'a> {
 impl<'a> ConversationReader<'_, 'a> {
     fn item(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
         let text = |name| item.get(name).and_then(Raw::string);
-        match &*item.get("type").and_then(Raw::word).unwrap_or(Word::Plain(b"message")) {
+        match &*item.get("type").and_then(Raw::word).unwrap_or(Cow::Borrowed(b"message")) {
             b"message" => self.message(at, item)?,
             b"reasoning" => {
                 let mark = &self.ask.target.capabilities.mark;
