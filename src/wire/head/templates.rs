@@ -6,7 +6,7 @@
 //! secret: a template has no key, and a head with fields that might be secret is not kept. A property test and a fuzz
 //! target compare templates with the parser.
 
-use super::{Framing, HeaderField, RequestHead};
+use super::{Framing, HeaderField, RequestHead, bearer_token, field_lines};
 use crate::base::ring::Ring;
 use crate::wire::Span;
 use crate::wire::template::{BytesTemplate, number};
@@ -82,30 +82,24 @@ fn is_visible(text: &[u8]) -> bool {
 fn holes(bytes: &[u8], head: &RequestHead) -> Option<([(Span, HeadHole); 2], usize)> {
     let (bearer, api_key) = (head.field(HeaderField::Authorization), head.field(HeaderField::XApiKey));
     let key = match (bearer.is_empty(), api_key.is_empty()) {
-        (false, true) if bearer.of(bytes).get(..7)?.eq_ignore_ascii_case(b"bearer ") => {
-            Span { start: bearer.start + 7, ..bearer }
-        }
+        (false, true) => Span::of_part(bytes, bearer_token(bearer.of(bytes))),
         (true, false) => api_key,
         _ => return None,
     };
     if key.is_empty() || !is_visible(key.of(bytes)) || !matches!(head.framing, Framing::None | Framing::Length(_)) {
         return None;
     }
-    let (mut at, mut digits) = (0, None);
-    for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        let from = at;
-        at += line.len();
-        let line = line.strip_suffix(b"\r\n")?;
-        if number == 0 || line.is_empty() {
-            continue;
-        }
+    let mut digits = None;
+    for line in field_lines(bytes).filter(|line| *line != b"\r") {
+        let line = line.strip_suffix(b"\r")?;
         let colon = line.iter().position(|byte| *byte == b':')?;
         let name = &line[..colon];
         let is = |text: &&str| match text.strip_suffix('-') {
             Some(_) => name.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text.as_bytes())),
             None => name.eq_ignore_ascii_case(text.as_bytes()),
         };
-        let of_key = (from..from + line.len()).contains(&(key.start as usize));
+        let place = Span::of_part(bytes, line);
+        let of_key = (place.start..place.end).contains(&key.start);
         if !of_key && !PUBLIC.iter().any(is) {
             return None;
         }
@@ -115,7 +109,7 @@ fn holes(bytes: &[u8], head: &RequestHead) -> Option<([(Span, HeadHole); 2], usi
             if digits.is_some() || !value.iter().all(u8::is_ascii_digit) || value.len() > LENGTH_DIGITS_MAX {
                 return None;
             }
-            digits = Some(Span::new(from + line.len() - value.len(), from + line.len()));
+            digits = Some(Span::of_part(bytes, value));
         }
     }
     let digits = digits.filter(|digits| !digits.is_empty() && digits.of(bytes)[0] != b'0');
