@@ -4,7 +4,7 @@ use crate::wire::Span;
 use lanes::skip::to_control;
 
 /// Methods that Tollgate distinguishes (RFC 9110 section 9). Method names are case-sensitive.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Method {
     /// `GET`
     Get,
@@ -15,11 +15,12 @@ pub enum Method {
     /// `OPTIONS`
     Options,
     /// Any other token.
+    #[default]
     Other,
 }
 
 /// Framing of a message's body (RFC 9112 section 6.3).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Framing {
     /// There is no body.
     None,
@@ -28,13 +29,15 @@ pub enum Framing {
     /// `transfer-encoding: chunked`.
     Chunked,
     /// Until the connection ends; in responses only.
+    #[default]
     ToEnd,
 }
 
 /// Value of the `expect` header (RFC 9110 section 10.1.1).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Expect {
     /// No expectation. Also on HTTP/1.0, where the field is ignored.
+    #[default]
     None,
     /// `100-continue`: the client waits for permission to send its body.
     Continue,
@@ -82,7 +85,7 @@ pub fn is_anthropic(name: &[u8]) -> bool {
 const ANTHROPIC: &[u8] = b"anthropic-";
 
 /// Head of a request, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestHead {
     /// Method.
     pub method: Method,
@@ -120,23 +123,7 @@ impl RequestHead {
     /// Returns a placeholder for a head that could not be parsed. Nothing is known of it, not even the end of its
     /// message, and the connection is closed after it.
     pub fn unparsed() -> RequestHead {
-        RequestHead {
-            method: Method::Other,
-            target: Span::default(),
-            path: Span::default(),
-            http11: true,
-            len: 0,
-            framing: Framing::ToEnd,
-            keep_alive: false,
-            expect: Expect::None,
-            asks_leave: false,
-            traced: false,
-            wants_cost: false,
-            more_anthropic: false,
-            names_agent: false,
-            names_key: false,
-            fields: [Span::default(); COUNT],
-        }
+        RequestHead { http11: true, framing: Framing::ToEnd, ..RequestHead::default() }
     }
 
     /// Returns the value of a header, trimmed; the empty span if it is absent or empty. If it may be repeated, the
@@ -147,7 +134,7 @@ impl RequestHead {
 }
 
 /// Head of a response, as spans into the buffer it was parsed from (offset 0 = first byte of the status line).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponseHead {
     /// Status, 100 to 999 but never 101.
     pub status: u16,

@@ -89,17 +89,7 @@ pub(super) struct ResponseFields<'a> {
 
 impl<'a> ResponseFields<'a> {
     pub(super) fn new(head: &'a [u8], status: u16, http11: bool) -> ResponseFields<'a> {
-        let found = ResponseHead {
-            status,
-            http11,
-            len: 0,
-            framing: Framing::None,
-            keep_alive: false,
-            content_type: Span::default(),
-            content_encoding: Span::default(),
-            retry_after: Span::default(),
-            has_allowances: false,
-        };
+        let found = ResponseHead { status, http11, ..ResponseHead::default() };
         ResponseFields { head, found, framing: FramingFields::default() }
     }
 
