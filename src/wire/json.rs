@@ -16,7 +16,7 @@ pub use view::{Items, Members, Raw, ValueKind};
 pub use write::put;
 pub use write::{
     Inside, Number, OrElse, Put, Quoted, compact, item, key, key_inside, member_count, member_inside, member_string,
-    members, write_count, write_escaped, write_inside, write_string,
+    members, object_with, write_count, write_escaped, write_inside, write_string,
 };
 
 use super::Span;

@@ -425,3 +425,18 @@ fn position_of_an_error_does_not_depend_on_the_split() {
         }
     }
 }
+
+#[test]
+fn an_object_is_written_with_other_values() {
+    let with = |object: &str, values: &[(&str, &str)]| {
+        let mut out = Vec::new();
+        object_with(Raw::new(object.as_bytes()), values, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(with("{}", &[("a", "1"), ("b", "")]), "{\"a\":1}");
+    assert_eq!(
+        with("{ \"b\" : 1 , \"\\u0061\":2,\"c\":[3, 4],\"a\":5}", &[("a", "6"), ("b", "")]),
+        "{\"c\":[3, 4],\"a\":6}"
+    );
+    assert_eq!(with("[1]", &[("a", "")]), "{}");
+}

@@ -113,7 +113,22 @@ pub fn key_inside(out: &mut Vec<u8>, name: &[u8]) {
 
 /// Appends the members of `object` to the current object, each unchanged, except those named.
 pub fn members(object: Raw<'_>, but: &[&str], out: &mut Vec<u8>) {
-    for (name, value) in object.members().filter(|(name, _)| !but.iter().any(|other| eq_unescaped(name, other))) {
+    others(object, &|name| but.iter().any(|other| eq_unescaped(name, other)), out);
+}
+
+/// Appends `object` with these values behind its other members, in place of its own. An empty value only removes them.
+pub fn object_with(object: Raw<'_>, values: &[(&str, impl AsRef<[u8]>)], out: &mut Vec<u8>) {
+    out.push(b'{');
+    others(object, &|name| values.iter().any(|(other, _)| eq_unescaped(name, other)), out);
+    for (name, value) in values.iter().filter(|(_, value)| !value.as_ref().is_empty()) {
+        key(out, name);
+        out.extend_from_slice(value.as_ref());
+    }
+    out.push(b'}');
+}
+
+fn others(object: Raw<'_>, goes: &dyn Fn(&[u8]) -> bool, out: &mut Vec<u8>) {
+    for (name, value) in object.members().filter(|(name, _)| !goes(name)) {
         key_inside(out, name);
         out.extend_from_slice(value.bytes());
     }

@@ -5,7 +5,7 @@
 //! the responses format.
 
 use crate::dialect::neutral::JsonText;
-use crate::wire::json::{Raw, eq_unescaped, item, key, key_inside, members, write_escaped};
+use crate::wire::json::{Raw, eq_unescaped, item, key, key_inside, object_with, write_escaped};
 use std::borrow::Cow;
 
 /// The members of a custom tool, or of a call of one.
@@ -98,7 +98,5 @@ fn write_custom(tool: Raw<'_>, out: &mut Vec<u8>) {
 }
 
 fn write_grammar(grammar: Raw<'_>, out: &mut Vec<u8>) {
-    out.push(b'{');
-    members(grammar, &["type"], out);
-    out.push(b'}');
+    object_with(grammar, &[("type", "")], out);
 }

@@ -2,18 +2,13 @@
 
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::replay::{begin, end, member, string, word};
-use crate::wire::json::{Raw, key, member_count, member_inside, members, write_inside};
+use crate::wire::json::{Raw, key, member_count, member_inside, object_with, write_inside};
 
 pub fn write(body: Raw<'_>, out: &mut Vec<u8>) {
     begin("message_start", out);
     key(out, "message");
-    out.push(b'{');
-    members(body, &["content", "stop_reason", "stop_sequence", "stop_details"], out);
-    for (name, value) in [("content", "[]"), ("stop_reason", "null"), ("stop_sequence", "null")] {
-        key(out, name);
-        out.extend_from_slice(value.as_bytes());
-    }
-    out.push(b'}');
+    let begun = [("content", "[]"), ("stop_reason", "null"), ("stop_sequence", "null"), ("stop_details", "")];
+    object_with(body, &begun, out);
     end(out);
     let content = body.get("content").unwrap_or(Raw::NULL);
     content.items().enumerate().for_each(|(at, part)| block(at as u64, part, out));
@@ -51,14 +46,9 @@ fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
     };
     about("content_block_start", out);
     key(out, "content_block");
-    out.push(b'{');
-    let names: Vec<&str> = later.iter().map(|(name, _)| *name).collect();
-    members(block, &names, out);
-    for name in &names {
-        key(out, name);
-        out.extend_from_slice(if *name == "input" { b"{}" } else { b"\"\"" });
-    }
-    out.push(b'}');
+    let nothing = |name| if name == "input" { "{}" } else { "\"\"" };
+    let begun: Vec<_> = later.iter().map(|(name, _)| (*name, nothing(*name))).collect();
+    object_with(block, &begun, out);
     end(out);
     for (name, delta) in later {
         let Some(value) = block.get(name) else { continue };

@@ -2,7 +2,10 @@
 
 use super::stream_reader::is_answer;
 use crate::dialect::neutral::replay::{begin, end, string};
-use crate::wire::json::{Raw, key, member_count, member_inside, members};
+use crate::wire::json::{Raw, key, member_count, member_inside, object_with};
+
+/// Status of a response, or of an item of it, that has begun.
+const IN_PROGRESS: &str = "\"in_progress\"";
 
 /// Writer of the events of a response, which are numbered.
 struct Response<'o> {
@@ -31,13 +34,8 @@ impl Response<'_> {
         for name in ["response.created", "response.in_progress"] {
             self.begin(name);
             key(self.out, "response");
-            self.out.push(b'{');
-            members(body, &["status", "output", "usage", "incomplete_details"], self.out);
-            for (name, value) in [("status", "\"in_progress\""), ("output", "[]"), ("usage", "null")] {
-                key(self.out, name);
-                self.out.extend_from_slice(value.as_bytes());
-            }
-            self.out.push(b'}');
+            let begun = [("status", IN_PROGRESS), ("output", "[]"), ("usage", "null"), ("incomplete_details", "")];
+            object_with(body, &begun, self.out);
             end(self.out);
         }
         let output = body.get("output").unwrap_or(Raw::NULL);
@@ -74,18 +72,12 @@ impl Response<'_> {
         self.begin("response.output_item.added");
         member_count(self.out, "output_index", at);
         key(self.out, "item");
-        self.out.push(b'{');
         let later = texts.as_ref().map_or("arguments", |texts| texts.list);
-        members(item, &["status", later], self.out);
-        if item.get("status").is_some() {
-            key(self.out, "status");
-            self.out.extend_from_slice(b"\"in_progress\"");
-        }
-        if item.get(later).is_some() {
-            key(self.out, later);
-            self.out.extend_from_slice(if texts.is_some() { b"[]" } else { b"\"\"" });
-        }
-        self.out.push(b'}');
+        let nothing = if texts.is_some() { "[]" } else { "\"\"" };
+        // Without those that the item lacks.
+        let begun = [("status", IN_PROGRESS), (later, nothing)]
+            .map(|(name, value)| (name, if item.get(name).is_some() { value } else { "" }));
+        object_with(item, &begun, self.out);
         end(self.out);
         if let Some(texts) = texts {
             for (index, part) in item.get(texts.list).unwrap_or(Raw::NULL).items().enumerate() {
@@ -128,10 +120,7 @@ impl Response<'_> {
             match member {
                 "part" if is_text => {
                     key(self.out, "part");
-                    self.out.push(b'{');
-                    members(part, &[own], self.out);
-                    key(self.out, own);
-                    self.out.extend_from_slice(b"\"\"}");
+                    object_with(part, &[(own, "\"\"")], self.out);
                 }
                 "part" | "" => {
                     key(self.out, "part");

@@ -6,7 +6,7 @@
 
 use crate::dialect::dispatch::with_format;
 use crate::dialect::keys::{K, each_value};
-use crate::wire::json::{Raw, Token, key, members};
+use crate::wire::json::{Raw, Token, object_with};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 
@@ -85,7 +85,7 @@ pub(crate) fn without_cost(json: &[u8]) -> Vec<u8> {
         let usage = Raw::new(whole.of(buf));
         if is_usage && token == Token::ObjectClose && usage.pick(COSTS) != [None; 3] {
             out.extend_from_slice(&buf[from..whole.start as usize]);
-            push_usage(usage, None, &mut out);
+            object_with(usage, &costs(None), &mut out);
             from = whole.end as usize;
         }
     });
@@ -97,20 +97,14 @@ pub(crate) fn without_cost(json: &[u8]) -> Vec<u8> {
 fn with_cost(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec<u8> {
     let place = Span::of_part(data, usage.bytes());
     let mut out = data[..place.start as usize].to_vec();
-    push_usage(usage, cost, &mut out);
+    object_with(usage, &costs(cost), &mut out);
     out.extend_from_slice(&data[place.end as usize..]);
     out
 }
 
-/// Appends `usage` with this cost in place of the provider's.
-fn push_usage(usage: Raw<'_>, cost: Option<&[u8]>, out: &mut Vec<u8>) {
-    out.push(b'{');
-    members(usage, &COSTS, out);
-    if let Some(cost) = cost {
-        key(out, "cost");
-        out.extend_from_slice(cost);
-    }
-    out.push(b'}');
+/// The members of a usage with this cost in place of the provider's.
+fn costs(cost: Option<&[u8]>) -> [(&'static str, &[u8]); 3] {
+    COSTS.map(|name| (name, cost.filter(|_| name == "cost").unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::{EventScan, Tap, join_lines};
 use crate::dialect::responses::hidden::hide;
 use crate::dialect::responses::response::write_usage;
 use crate::dialect::tap::cost::remove_cost;
-use crate::wire::json::{Raw, Token, key, members, write_count};
+use crate::wire::json::{Raw, Token, object_with, write_count};
 use crate::wire::{ModelEndpoint, Span};
 
 impl Tap {
@@ -197,11 +197,9 @@ fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
 fn add_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, from: usize, out: &mut Vec<u8>) {
     let Some(response) = Raw::new(&out[from..]).get("response").map(Raw::bytes) else { return };
     let place = Span::of_part(out, response);
-    let mut written = b"{".to_vec();
-    members(Raw::new(response), &["usage"], &mut written);
-    key(&mut written, "usage");
-    write_usage(observed, me, &mut written);
-    written.push(b'}');
+    let (mut usage, mut written) = (Vec::new(), Vec::new());
+    write_usage(observed, me, &mut usage);
+    object_with(Raw::new(response), &[("usage", &usage)], &mut written);
     out.splice(place.start as usize..place.end as usize, written);
 }
 
