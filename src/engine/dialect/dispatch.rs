@@ -148,9 +148,9 @@ impl StreamWriter {
         }
     }
 
-    /// Writes a delta.
+    /// Writes a delta. For messages and responses, a [`super::convert::Sequencer`] has put it in order.
     #[inline]
-    pub(super) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub(super) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) {
         match self {
             StreamWriter::Chat(writer) => writer.take(delta, to),
             StreamWriter::Messages(writer) => writer.take(delta, to),

@@ -13,9 +13,9 @@
 //! # To add a kind of event of a stream
 //!
 //! A variant of `neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and
-//! `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for
+//! `stream_writer` of each format); `convert::sequencer` if it must wait while a call is incomplete; the same for
 //! complete answers in `replies`. The compiler names the matches except those with a `_` arm: `Delta::text`,
-//! `Sink::take` and `unwrap_json` in `convert`, `convert::deferred`, `replies::streamed`. A pair in
+//! `Sink::take` and `unwrap_json` in `convert`, `convert::sequencer`, `replies::streamed`. A pair in
 //! `tests/fixtures/cross/` is counted in `tests::examples`. Another spelling of an event that `Delta` has already needs
 //! the format's `stream_reader`, `tap::event` for a stream within one format, `keys::K` for the name of a member,
 //! also for complete answers, and `events` for a complete answer to a request for a stream.

@@ -3,14 +3,14 @@
 
 use crate::dialect::capabilities::Structured;
 use crate::dialect::chat::signature::{self, Signatures};
-use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::{
     Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, Tool, Turn, Wishes,
 };
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, chat_id};
+use crate::dialect::neutral::{JsonText, is_blank};
 use crate::dialect::request::Invalid;
-use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse};
+use crate::dialect::requests::ask::{SourceRequest, as_users, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::requests::schema::{is_strict, write_parameters};
 use crate::wire::json::{

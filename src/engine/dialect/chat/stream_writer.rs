@@ -1,8 +1,8 @@
 //! Writes a chat stream: deltas to chunks.
 
-use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
+use crate::dialect::answer::{Destination, ResponseIdentity};
 use crate::dialect::chat::signature;
-use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
+use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::neutral::naming::made_id;
 use crate::dialect::responses::response::free_input;
 use crate::dialect::usage::ObservedUsage;
@@ -39,7 +39,7 @@ impl ChatWriter {
     }
 
     /// Writes the chunks for one delta.
-    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) {
         match delta {
             Delta::Ping => to.out.extend_from_slice(b":\n\n"),
             Delta::Usage(_) => {}
@@ -58,7 +58,6 @@ impl ChatWriter {
                 self.open(slot, id, to.state.restore(name), to);
             }
             Delta::ToolArgs { slot, json } => match self.free.iter_mut().find(|(own, _)| *own == slot) {
-                Some((_, held)) if held.len() + json.len() > TOOL_HELD_MAX => return Err(StreamFault::TooLarge),
                 Some((_, held)) => held.extend_from_slice(json),
                 None => self.arguments(slot, json, to),
             },
@@ -79,7 +78,6 @@ impl ChatWriter {
             }
             Delta::End => self.end(to),
         }
-        Ok(())
     }
 
     fn start(&mut self, to: &mut Destination<'_>) {

@@ -4,7 +4,7 @@
 //! hold more than the current event, the content that waits for the end of a tool call (within a named bound), and (up
 //! to a given bound) the parts of a response that its last event repeats. Called by [`super::stream`].
 
-mod deferred;
+mod sequencer;
 
 use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::dispatch::{StreamReader, StreamWriter};
@@ -20,7 +20,7 @@ use crate::dialect::neutral::json_tool::JsonTool;
 use crate::wire::json::Raw;
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
-use deferred::Deferred;
+use sequencer::Sequencer;
 
 /// Reads the events of a complete stream of format `from`, for a complete answer.
 pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
@@ -72,7 +72,8 @@ struct Translation {
     reported: Reported,
     relayed: Estimator,
     json_tool: JsonTool,
-    deferred: Deferred,
+    /// `None` for chat: chunks say which call they belong to.
+    sequencer: Option<Sequencer>,
     stopped: bool,
     finished: bool,
 }
@@ -95,7 +96,7 @@ impl Convert {
             reported: Reported::default(),
             relayed: Estimator::new(),
             json_tool,
-            deferred: Deferred::default(),
+            sequencer: (to != Shape::Chat).then(Sequencer::default),
             stopped: false,
             finished: false,
         };
@@ -249,11 +250,12 @@ impl Convert {
         self.charge.set(pool, 0);
     }
 
-    /// Bytes held in addition to the current event: waiting tool arguments, text that waits for the end of a call and,
-    /// for a responses client, everything that the last event repeats.
+    /// Bytes held in addition to the current event: whatever waits for the end of a call and, for a responses client,
+    /// everything that the last event repeats.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.reader.waiting() + self.translation.writer.waiting() + self.translation.deferred.bytes
+        let Translation { writer, sequencer, .. } = &self.translation;
+        self.reader.waiting() + writer.waiting() + sequencer.as_ref().map_or(0, |sequencer| sequencer.waiting)
     }
 }
 
@@ -328,23 +330,14 @@ impl Take for Sink<'_> {
             _ => {}
         }
         let observed = translation.observed();
-        let Translation { writer, state, deferred, .. } = translation;
-        // Chunks say which call they belong to.
-        let defers = !matches!(writer, StreamWriter::Chat(_)) && deferred.defers(&delta)?;
+        let Translation { writer, state, sequencer, .. } = translation;
         let mut to = Destination { state, observed: &observed, me: self.me, out: self.out };
         let mut write = |delta: Delta<'_>| writer.take(delta, &mut to);
-        match delta {
-            Delta::Stop { .. } | Delta::End => {
-                deferred.release(true, &mut write)?;
-                write(delta)
-            }
-            Delta::ToolClose { .. } => {
-                write(delta)?;
-                deferred.release(false, write)
-            }
-            _ if defers => Ok(()),
-            _ => write(delta),
+        match sequencer {
+            Some(sequencer) => sequencer.take(delta, &mut write)?,
+            None => write(delta),
         }
+        Ok(())
     }
 }
 

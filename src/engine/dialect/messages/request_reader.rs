@@ -1,6 +1,5 @@
 //! Reads a messages request: consecutive messages of one side become one turn, as the format requires.
 
-use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::Wishes;
@@ -8,8 +7,9 @@ use crate::dialect::neutral::conversation::{
     Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
 use crate::dialect::neutral::naming::TranslationState;
+use crate::dialect::neutral::{JsonText, is_blank};
 use crate::dialect::request::{Invalid, Name};
-use crate::dialect::requests::ask::{Message, SourceRequest, is_blank, refuse};
+use crate::dialect::requests::ask::{Message, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{stops, tool_name_fits};
 use crate::dialect::requests::media::{messages_document, messages_image, search_result};
 use crate::wire::json::{self, Raw, ValueKind};

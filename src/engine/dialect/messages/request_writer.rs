@@ -5,7 +5,6 @@
 
 use crate::base::limits::MESSAGES_MAX;
 use crate::dialect::capabilities::{Cache, Structured, Thinking};
-use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::{
@@ -13,8 +12,9 @@ use crate::dialect::neutral::conversation::{
 };
 use crate::dialect::neutral::conversation::{Tool, Turn, Wishes};
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, messages_id};
+use crate::dialect::neutral::{JsonText, is_blank};
 use crate::dialect::request::Invalid;
-use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
+use crate::dialect::requests::ask::{SourceRequest, as_users, refuse, write_user};
 use crate::dialect::requests::bounds::too_many;
 use crate::dialect::requests::ids::CallIds;
 use crate::dialect::requests::schema::{may_close, write_closed, write_free, write_input_schema};

@@ -11,8 +11,8 @@ use crate::wire::json::Raw;
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
 pub(crate) const TOOL_CALLS_MAX: usize = 128;
-/// Bytes of tool arguments that may wait, over all calls of one answer: a messages stream has one open block at a time,
-/// but a chat stream may interleave fragments of several calls.
+/// Bytes of one answer that may wait for the name of a call or for its end: a messages stream has one open block at a
+/// time, but a chat stream may interleave fragments of several calls.
 pub(crate) const TOOL_HELD_MAX: usize = 4 << 20;
 
 /// Finish reasons, and statuses of a response, of an answer that the upstream did not complete.

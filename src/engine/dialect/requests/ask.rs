@@ -7,9 +7,9 @@ use super::super::request::{Class, Fields, Invalid, Name, PlainMessage};
 use super::super::tokens::CountLater;
 use super::facts::RequestFacts;
 use crate::base::digest::{hex_into, sha256};
-use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, CacheMark, Turn};
-use crate::wire::json::{Raw, Run, runs, write_inside};
+use crate::dialect::neutral::{JsonText, is_blank};
+use crate::wire::json::{Raw, write_inside};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -216,18 +216,6 @@ pub(crate) fn as_users(turn: &Turn<'_>) -> JsonText<'static> {
 
 pub(crate) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
     Err(Invalid(format!("{path}: expected {expected}")))
-}
-
-/// True if the inside of a string is only white space.
-pub(crate) fn is_blank(raw: &[u8]) -> bool {
-    // The first byte decides for nearly all texts.
-    if raw.first().is_some_and(|byte| byte.is_ascii_graphic() && *byte != b'\\') {
-        return false;
-    }
-    runs(raw).all(|run| match run {
-        Run::Plain(bytes) => std::str::from_utf8(bytes).is_ok_and(|text| text.trim().is_empty()),
-        Run::Char(c) => c.is_whitespace(),
-    })
 }
 
 /// Appends the string `raw` if it has at most `most` characters, otherwise its SHA-256 in hexadecimal.

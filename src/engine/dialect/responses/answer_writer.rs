@@ -12,18 +12,18 @@ pub fn write(answer: &WholeAnswer<'_>, mut to: Destination<'_>) -> Result<(), Br
     for part in &answer.parts {
         match part {
             AnswerPart::Text(text) if text.is_empty() => {}
-            AnswerPart::Text(text) => writer.take(Delta::Text(text), &mut to)?,
-            AnswerPart::Refusal(text) => writer.take(Delta::Refuse(text), &mut to)?,
+            AnswerPart::Text(text) => writer.take(Delta::Text(text), &mut to),
+            AnswerPart::Refusal(text) => writer.take(Delta::Refuse(text), &mut to),
             AnswerPart::Thought { text, block, .. } => {
                 if !text.is_empty() {
-                    writer.take(Delta::Think(text), &mut to)?;
+                    writer.take(Delta::Think(text), &mut to);
                 }
-                writer.take(Delta::Thought { block: block.as_deref() }, &mut to)?;
+                writer.take(Delta::Thought { block: block.as_deref() }, &mut to);
             }
             AnswerPart::Call { id, name, json } => {
-                writer.take(Delta::ToolOpen { slot, id, name }, &mut to)?;
-                writer.take(Delta::ToolArgs { slot, json }, &mut to)?;
-                writer.take(Delta::ToolClose { slot }, &mut to)?;
+                writer.take(Delta::ToolOpen { slot, id, name }, &mut to);
+                writer.take(Delta::ToolArgs { slot, json }, &mut to);
+                writer.take(Delta::ToolClose { slot }, &mut to);
                 slot += 1;
             }
         }
@@ -33,7 +33,7 @@ pub fn write(answer: &WholeAnswer<'_>, mut to: Destination<'_>) -> Result<(), Br
         reason => reason,
     };
     let (sequence, explanation) = (answer.sequence.as_deref(), answer.explanation.as_deref());
-    writer.take(Delta::Stop { reason, sequence, explanation }, &mut to)?;
-    writer.finish(&mut to)?;
+    writer.take(Delta::Stop { reason, sequence, explanation }, &mut to);
+    writer.take(Delta::End, &mut to);
     Ok(())
 }

@@ -4,9 +4,10 @@ use crate::dialect::chat::request_writer::FAILED;
 use crate::dialect::neutral::conversation::{
     Block, Effort, Offer, OutputFormat, Returned, Role, Schema, Talk, ToolCall, Turn, Wishes,
 };
+use crate::dialect::neutral::is_blank;
 use crate::dialect::neutral::naming::{TranslationState, responses_id};
 use crate::dialect::request::Invalid;
-use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
+use crate::dialect::requests::ask::{SourceRequest, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::requests::schema::is_strict;
 use crate::wire::json::{

@@ -1,14 +1,12 @@
 //! Writes a responses stream: deltas to events; or a complete answer as the object that ends such a stream.
 //!
-//! Items are written one at a time: added, filled, done. The last event repeats them all, so they are kept as written.
-//! A client may run a call as soon as it is done. So a call waits while another one is open, and a call with free text
-//! is sent only when complete, or not at all.
+//! Items are written one at a time: added, filled, done. A sequencer has put the deltas in order. The last event
+//! repeats all items, so they are kept as written. A call with free text is sent only when complete, or not at all.
 
 mod calls;
 
-use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
+use crate::dialect::answer::{Destination, ResponseIdentity};
 use crate::dialect::errors::ErrorWords;
-use crate::dialect::messages::stream_writer::is_blank;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::neutral::naming::Called;
@@ -23,7 +21,7 @@ enum OpenItem {
     None,
     Message,
     Think,
-    Call(usize),
+    Call,
 }
 
 /// The current part of a message.
@@ -46,25 +44,13 @@ impl OpenPart {
     }
 }
 
-/// State of a tool call in the stream.
+/// A tool call.
 #[derive(Debug, Default)]
 struct CallItem {
     id: Vec<u8>,
     called: Called,
-    stage: CallStage,
-    /// Arguments not yet sent: another call is open, or they must be sent all at once.
-    held: Vec<u8>,
     /// The upstream has reported the arguments complete.
     complete: bool,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum CallStage {
-    /// The call is complete, or its slot was skipped.
-    #[default]
-    Closed,
-    Waiting,
-    Open,
 }
 
 /// The writer's state.
@@ -85,23 +71,24 @@ pub struct ResponsesWriter {
     /// Finished parts of the current message, and their number.
     parts: Vec<u8>,
     content_index: u64,
-    calls: Vec<CallItem>,
-    /// Bytes of calls that wait for another call or for their end.
-    waiting: usize,
+    /// The current call, or the last one.
+    call: CallItem,
     /// Finished items.
     done: Vec<u8>,
     reason: StopReason,
+    /// Explanation of a refusal that ended the answer.
+    explanation: Vec<u8>,
 }
 
 impl ResponsesWriter {
-    /// Returns a writer without events: [`ResponsesWriter::finish`] returns the final object.
+    /// Returns a writer without events: only the final object is written.
     pub fn quiet() -> ResponsesWriter {
-        ResponsesWriter { quiet: true, started: true, ..ResponsesWriter::default() }
+        ResponsesWriter { quiet: true, ..ResponsesWriter::default() }
     }
 
-    /// Bytes held: the answer so far, and waiting calls.
+    /// Bytes held: the answer so far.
     pub fn waiting(&self) -> usize {
-        self.waiting + self.done.len() + self.text.len() + self.parts.len()
+        self.done.len() + self.text.len() + self.parts.len() + self.explanation.len()
     }
 
     /// Continues after opening events that have been sent, numbered up to `next`.
@@ -110,53 +97,41 @@ impl ResponsesWriter {
     }
 
     /// Writes the events for one delta.
-    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    pub fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) {
         match delta {
             Delta::Ping if self.started => self.event("keepalive", to.out, |_| {}),
             Delta::Ping | Delta::Usage(_) => {}
             Delta::Start => self.start(to),
-            // Servers put a line feed between calls; it must not end the open one.
-            Delta::Text(text) if matches!(self.open, OpenItem::Call(_)) && is_blank(text) => {}
-            Delta::Text(text) => self.say(OpenPart::Text, text, to)?,
-            Delta::Refuse(text) => self.say(OpenPart::Refusal, text, to)?,
-            Delta::Think(text) => self.think(text, to)?,
-            Delta::Thought { block } => self.thought(block, to)?,
-            Delta::ToolOpen { slot, id, name } => {
-                self.call(slot, id, name, to)?;
-            }
-            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, to),
-            Delta::ToolClose { slot } => {
-                if let Some(call) = self.calls.get_mut(slot) {
-                    call.complete = true;
-                }
-            }
+            Delta::Text(text) => self.say(OpenPart::Text, text, to),
+            Delta::Refuse(text) => self.say(OpenPart::Refusal, text, to),
+            Delta::Think(text) => self.think(text, to),
+            Delta::Thought { block } => self.thought(block, to),
+            Delta::ToolOpen { slot, id, name } => self.call(slot, id, name, to),
+            Delta::ToolArgs { json, .. } => self.arguments(json, to),
+            // Its item ends with the beginning of the next one. The status of the last depends on the finish reason.
+            Delta::ToolClose { .. } => self.call.complete = true,
             Delta::Stop { reason, explanation, .. } => {
-                if let Some(text) = explanation.filter(|text| !text.is_empty()) {
-                    self.say(OpenPart::Refusal, text, to)?;
-                }
                 self.reason = reason;
+                self.explanation = explanation.unwrap_or_default().to_vec();
             }
-            Delta::End => {
-                self.start(to);
-                self.finish_items(to)?;
-                let name = match self.reason.to_responses() {
-                    Some(_) => "response.incomplete",
-                    None => "response.completed",
-                };
-                let ending = self.ending(Some(to.observed));
-                let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.me, out);
-                self.response(name, response, to.out);
-            }
+            Delta::End => self.end(to),
         }
-        Ok(())
     }
 
-    /// Writes the complete answer after all deltas except the end.
-    pub fn finish(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
-        self.created = to.me.created;
-        self.finish_items(to)?;
-        write_response(&self.ending(Some(to.observed)), &self.done, to.state, to.me, to.out);
-        Ok(())
+    fn end(&mut self, to: &mut Destination<'_>) {
+        self.start(to);
+        let explanation = std::mem::take(&mut self.explanation);
+        if !explanation.is_empty() {
+            self.say(OpenPart::Refusal, &explanation, to);
+        }
+        self.close(to, true);
+        let ending = self.ending(Some(to.observed));
+        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.me, out);
+        match self.reason.to_responses() {
+            _ if self.quiet => response(&self.done, to.out),
+            Some(_) => self.response("response.incomplete", response, to.out),
+            None => self.response("response.completed", response, to.out),
+        }
     }
 
     /// Writes both events by which clients recognise a failure, with the content that was complete before it.
@@ -270,10 +245,10 @@ impl ResponsesWriter {
         self.text.clear();
     }
 
-    fn say(&mut self, part: OpenPart, text: &[u8], to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    fn say(&mut self, part: OpenPart, text: &[u8], to: &mut Destination<'_>) {
         self.start(to);
         if self.open != OpenItem::Message {
-            self.flush(to)?;
+            self.close(to, false);
             let mut item = Vec::with_capacity(128);
             self.write_item("msg_", "message", "in_progress", to.me, &mut item);
             put!(&mut item, r#","role":"assistant","content":[]}"#);
@@ -294,7 +269,6 @@ impl ResponsesWriter {
             put!(out, r#","content_index":"#, Number(index), r#","delta":"#, Inside(text), logprobs(part));
         });
         self.text.extend_from_slice(text);
-        Ok(())
     }
 
     fn close_part(&mut self, to: &mut Destination<'_>) {
@@ -319,11 +293,11 @@ impl ResponsesWriter {
         self.text.clear();
     }
 
-    fn think(&mut self, text: &[u8], to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    fn think(&mut self, text: &[u8], to: &mut Destination<'_>) {
         let summary = to.state.echo.as_ref().is_some_and(|echo| echo.summary);
-        self.open_reasoning(to)?;
+        self.open_reasoning(to);
         if !summary {
-            return Ok(());
+            return;
         }
         if self.text.is_empty() {
             self.about("response.reasoning_summary_part.added", "rs_", to, |out| {
@@ -334,32 +308,29 @@ impl ResponsesWriter {
             put!(out, r#","summary_index":0,"delta":"#, Inside(text));
         });
         self.text.extend_from_slice(text);
-        Ok(())
     }
 
-    fn open_reasoning(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    fn open_reasoning(&mut self, to: &mut Destination<'_>) {
         self.start(to);
         if self.open == OpenItem::Think {
-            return Ok(());
+            return;
         }
-        self.flush(to)?;
+        self.close(to, false);
         let mut item = Vec::with_capacity(128);
         self.write_item("rs_", "reasoning", "", to.me, &mut item);
         put!(&mut item, r#","summary":[]}"#);
         self.added(&item, to.out);
         self.open = OpenItem::Think;
-        Ok(())
     }
 
     /// Ends a piece of reasoning, with the data that its target must get back.
-    fn thought(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+    fn thought(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) {
         if block.is_some() {
-            self.open_reasoning(to)?;
+            self.open_reasoning(to);
         }
         if self.open == OpenItem::Think {
             self.close_reasoning(block, to);
         }
-        Ok(())
     }
 
     fn close_reasoning(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) {
@@ -388,7 +359,7 @@ impl ResponsesWriter {
     }
 
     /// Ends the current item. `last`: the answer ends too, so an incomplete answer ends inside this item.
-    fn close(&mut self, to: &mut Destination<'_>, last: bool) -> Result<(), StreamFault> {
+    fn close(&mut self, to: &mut Destination<'_>, last: bool) {
         let cut = last && self.reason.to_responses().is_some();
         match self.open {
             OpenItem::None => {}
@@ -402,34 +373,11 @@ impl ResponsesWriter {
                 put!(&mut written, r#","role":"assistant","content":["#, &parts[..], "]}");
                 self.item_done(&written, to.out);
             }
-            OpenItem::Call(slot) => {
-                let held = if self.calls[slot].held.is_empty() { &self.text } else { &self.calls[slot].held };
-                let whole = self.calls[slot].complete && is_json(held);
-                self.close_call(slot, cut && !whole, to);
+            OpenItem::Call => {
+                let whole = self.call.complete && is_json(&self.text);
+                self.close_call(cut && !whole, to);
             }
         }
-        Ok(())
-    }
-
-    /// Ends the current item and writes every waiting call completely, in order.
-    fn flush(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
-        self.close(to, false)?;
-        for slot in 0..self.calls.len() {
-            if self.calls[slot].stage == CallStage::Waiting {
-                self.open_call(slot, to);
-                self.close(to, false)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn finish_items(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
-        let waits = |calls: &[CallItem]| calls.iter().position(|call| call.stage == CallStage::Waiting);
-        while let Some(slot) = waits(&self.calls) {
-            self.close(to, false)?;
-            self.open_call(slot, to);
-        }
-        self.close(to, true)
     }
 }
 
