@@ -3,7 +3,7 @@
 //!
 //! Owns the comparison: all bytes outside the holes equal those of the example. Must never keep the content of a hole.
 //! Its users decide what fits into a hole, so that a template accepts nothing that their parser would read differently:
-//! `wire::head` for heads of requests, `dialect::replies` for complete answers, `dialect::template` for events.
+//! `wire::head` for heads of requests, `dialect::replies` for complete answers, `dialect::stream` for events.
 
 use super::Span;
 

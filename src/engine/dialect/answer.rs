@@ -8,6 +8,7 @@ use super::errors::{ErrorText, read_error};
 use super::neutral::naming::TranslationState;
 use super::tokens::PromptTokens;
 use super::usage::{ObservedUsage, Reported};
+use crate::wire::Span;
 use crate::wire::json::Inside;
 
 /// Identity that an answer gets for the client.
@@ -106,6 +107,20 @@ impl From<ErrorText> for StreamFault {
     fn from(text: ErrorText) -> StreamFault {
         StreamFault::Error(text)
     }
+}
+
+/// Kind of an event that was relayed.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Relayed {
+    /// No sign of progress, such as a heartbeat.
+    Idle,
+    Event,
+    /// An event with one text, after which a later one that differs only in its text is treated the same. `text`: its
+    /// place in the data; `sent_at`: its position in the output, `None` if the event is passed on unchanged.
+    Text {
+        text: Span,
+        sent_at: Option<usize>,
+    },
 }
 
 /// An event split into its fields.

@@ -11,7 +11,6 @@ use super::messages::stream_writer::MessagesWriter;
 use super::neutral::delta::{Delta, Take};
 use super::responses::stream_reader::ResponsesReader;
 use super::responses::stream_writer::ResponsesWriter;
-use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, behind};
 use crate::wire::json::Raw;
 use crate::wire::{ModelEndpoint, Shape};
 
@@ -108,23 +107,10 @@ impl StreamReader {
         }
     }
 
-    /// The data at the front of `buf`, if the event has the name of events that may repeat.
-    #[inline]
-    pub(super) fn repeated<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
-        match self {
-            StreamReader::Chat(_) => behind(CHUNK_BEGIN, buf),
-            StreamReader::Messages(_) => behind(DELTA_BEGIN, buf),
-            StreamReader::Responses(_) => None,
-        }
-    }
-
-    /// True if the event has that name.
-    pub(super) fn may_repeat(&self, frame: &Frame<'_>) -> bool {
-        match self {
-            StreamReader::Chat(_) => frame.name.is_empty(),
-            StreamReader::Messages(_) => frame.name == DELTA,
-            StreamReader::Responses(_) => false,
-        }
+    /// True if an event with one text may be followed by another one that need not be read. The reader of responses
+    /// compares each text with its repetition at the end.
+    pub(super) fn may_repeat(&self) -> bool {
+        !matches!(self, StreamReader::Responses(_))
     }
 
     /// Bytes that wait.

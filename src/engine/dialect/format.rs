@@ -60,6 +60,12 @@ pub(super) trait Format {
     const REPEATS_REQUEST: bool;
     /// Path of the arguments of a call in a complete answer, if they are an object.
     const OBJECT_ARGUMENTS: Option<&'static [K]>;
+    /// A stream has one open block at a time. Otherwise its events say which call they belong to.
+    const IS_SEQUENTIAL: bool;
+    /// The events of a stream are numbered, and the first ones announce the answer.
+    const IS_NUMBERED: bool;
+    /// Providers seal reasoning that they must get back.
+    const SEALS_REASONING: bool;
 
     /// Refusal of a request that lacks a required member.
     fn missing(present: PresentMembers) -> Option<String>;
@@ -84,6 +90,9 @@ pub(super) trait Format {
 
     /// True if a target takes a verbosity.
     fn takes_verbosity(takes: &Capabilities) -> bool;
+
+    /// True if clients send reasoning back in a carrier. `is_sealed`: its provider requires it.
+    fn hands_back(is_sealed: bool) -> bool;
 
     /// Writes a complete answer.
     fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken>;

@@ -40,7 +40,6 @@ pub mod rewrite;
 mod session;
 pub mod stream;
 pub mod tap;
-mod template;
 pub mod tokens;
 pub mod usage;
 
@@ -57,7 +56,8 @@ pub use request::{Fields, Invalid, RequestScan, ScanWork};
 pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};
 pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
-pub use stream::{Fed, SseStream, failure, opening};
+pub use stream::own_events::{failure, opening};
+pub use stream::{Fed, SseStream};
 pub use tap::cost::write_cost;
 pub use tap::{rejected, whole};
 pub use tokens::{Estimator, PromptTokens};

@@ -64,6 +64,9 @@ impl Format for Chat {
     const STREAM_HAS_ANSWER: bool = false;
     const REPEATS_REQUEST: bool = false;
     const OBJECT_ARGUMENTS: Option<&'static [K]> = None;
+    const IS_SEQUENTIAL: bool = false;
+    const IS_NUMBERED: bool = false;
+    const SEALS_REASONING: bool = false;
 
     fn missing(present: PresentMembers) -> Option<String> {
         let required = if present.is_empty { "" } else { "required, " };
@@ -97,6 +100,10 @@ impl Format for Chat {
 
     fn takes_verbosity(takes: &Capabilities) -> bool {
         takes.verbosity
+    }
+
+    fn hands_back(_is_sealed: bool) -> bool {
+        false
     }
 
     fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {

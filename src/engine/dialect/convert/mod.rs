@@ -6,18 +6,16 @@
 
 mod sequencer;
 
-use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
-use super::dispatch::{StreamReader, StreamWriter};
+use super::answer::{Destination, Frame, Relayed, ResponseIdentity, StreamFault};
+use super::dispatch::{StreamReader, StreamWriter, with_format};
 use super::errors::ErrorWords;
 use super::neutral::naming::TranslationState;
 use super::responses::stream_writer::ResponsesWriter;
-use super::template::EventTemplate;
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
 use crate::dialect::neutral::delta::{Delta, Take, TextKind};
 use crate::dialect::neutral::json_tool::JsonTool;
-use crate::wire::json::Raw;
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 use sequencer::Sequencer;
@@ -46,22 +44,12 @@ pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut dyn 
 pub(super) struct Convert {
     reader: StreamReader,
     translation: Translation,
-    /// Template of the last event: only the text of events that match it is read.
-    template: EventTemplate,
     /// Kind of text of the last event, if it had a text and nothing else.
     last_only: Option<TextKind>,
     /// Bytes that may be held.
     max_answer: usize,
     /// Charge for the storage that is held here.
     charge: Charge,
-}
-
-/// A text in an event: its kind, address and length.
-#[derive(Copy, Clone)]
-struct TextInEvent {
-    kind: TextKind,
-    address: usize,
-    len: usize,
 }
 
 /// State between reader and writer.
@@ -72,7 +60,7 @@ struct Translation {
     reported: Reported,
     relayed: Estimator,
     json_tool: JsonTool,
-    /// `None` for chat: chunks say which call they belong to.
+    /// For a format with one open block at a time.
     sequencer: Option<Sequencer>,
     stopped: bool,
     finished: bool,
@@ -96,86 +84,56 @@ impl Convert {
             reported: Reported::default(),
             relayed: Estimator::new(),
             json_tool,
-            sequencer: (to != Shape::Chat).then(Sequencer::default),
+            sequencer: with_format!(to, F => F::IS_SEQUENTIAL).then(Sequencer::default),
             stopped: false,
             finished: false,
         };
-        let (template, charge) = (EventTemplate::default(), Charge::default());
-        Convert { reader, translation, template, last_only: None, max_answer, charge }
+        Convert { reader, translation, last_only: None, max_answer, charge: Charge::default() }
     }
 
-    /// Translates an event; true if it counts as a sign of progress.
+    /// Translates an event.
     pub(super) fn event(
         &mut self,
         frame: &Frame<'_>,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
-        if self.reader.may_repeat(frame)
-            && let Some(text) = self.template.text(frame.data).filter(|text| !text.is_empty())
-            && self.goes_on(text)
-        {
-            self.translation.relayed.feed_json(text);
-            self.template.render(text, out);
-            return Ok(true);
-        }
-        let before = out.len();
-        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, text: None };
+    ) -> Result<Relayed, StreamFault> {
+        let mut sink = Sink { translation: &mut self.translation, me, out, data: frame.data, deltas: 0, text: None };
         if frame.data.is_empty() {
             if frame.comment || frame.name == b"ping" {
                 sink.take(Delta::Ping)?;
             }
-            return Ok(false);
+            return Ok(Relayed::Idle);
         }
         let waits = self.reader.waiting();
         let life = self.reader.event(frame, &mut sink)?;
         // An event that leaves something in the reader must be read, even if it is repeated.
-        let only_text = sink.text.filter(|_| sink.deltas == 1 && self.reader.waiting() == waits);
-        self.learn(frame, only_text, &out[before..], before);
-        if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
-    }
-
-    /// Translates an event at the front of `buf` that matches the template except for its text; returns its length.
-    #[inline]
-    pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        let data = self.reader.repeated(buf)?;
-        let (text, len) = self.template.event(data).filter(|(text, _)| !text.is_empty())?;
-        if !self.goes_on(text) {
-            return None;
+        let only = sink.text.filter(|_| sink.deltas == 1 && self.reader.waiting() == waits && self.reader.may_repeat());
+        let last = std::mem::replace(&mut self.last_only, only.map(|(kind, _)| kind));
+        if self.waiting() > self.max_answer {
+            return Err(StreamFault::AnswerTooLarge);
         }
-        self.translation.relayed.feed_json(text);
-        self.template.render(text, out);
-        Some(buf.len() - data.len() + len)
+        // The first such event in a row may have begun a block.
+        let only = only.filter(|(kind, text)| last == Some(*kind) && !text.is_empty());
+        match (only, self.translation.writer.text_at()) {
+            (Some((_, text)), sent_at @ Some(_)) => Ok(Relayed::Text { text, sent_at }),
+            _ if life => Ok(Relayed::Event),
+            _ => Ok(Relayed::Idle),
+        }
     }
 
-    /// Notes the text of an event that matches the template; false if the event must be read instead.
-    fn goes_on(&mut self, text: &[u8]) -> bool {
-        match (self.last_only, &mut self.reader) {
+    /// Notes another event like the last one, with this text; false if it must be read.
+    #[inline]
+    pub(super) fn repeats(&mut self, text: &[u8]) -> bool {
+        let goes_on = match (self.last_only, &mut self.reader) {
+            _ if text.is_empty() => false,
             (Some(TextKind::Arguments(slot)), StreamReader::Chat(reader)) => reader.goes_on(slot, text),
             _ => true,
-        }
-    }
-
-    /// Learns a template from an event. `only_text` is its text, if it has nothing else; `sent`, at offset `before` of
-    /// the output, is what the client gets. Only the second such event in a row becomes a template: the first may have
-    /// begun a block.
-    fn learn(&mut self, frame: &Frame<'_>, only_text: Option<TextInEvent>, sent: &[u8], before: usize) {
-        let last = self.last_only.take();
-        self.template.forget();
-        let Some(at) = self.translation.writer.text_at() else { return };
-        let (Some(TextInEvent { kind, address, len }), true) = (only_text, self.reader.may_repeat(frame)) else {
-            return;
         };
-        let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
-        let part = |of, from: usize| <[u8]>::get(of, from..from.checked_add(len)?).filter(|text| !text.is_empty());
-        // No template if the arguments were re-encoded, or if they wait and are not written yet.
-        if part(frame.data, start).is_none() || part(frame.data, start) != part(sent, at) {
-            return;
+        if goes_on {
+            self.translation.relayed.feed_json(text);
         }
-        if last == Some(kind) {
-            self.template.learn(frame.data, Span::new(start, start + len), sent, at);
-        }
-        self.last_only = Some(kind);
+        goes_on
     }
 
     /// Writes the error for a broken stream in the responses format. False for other formats, which use the general
@@ -199,7 +157,7 @@ impl Convert {
     /// Continues after `events` events of the answer have been sent.
     pub(super) fn resume(&mut self, events: u64, created: u64) {
         if let StreamWriter::Responses(writer) = &mut self.translation.writer {
-            writer.resume(events, created);
+            **writer = ResponsesWriter::after(events, created);
         }
     }
 
@@ -224,7 +182,7 @@ impl Convert {
         if !self.translation.stopped {
             return Err(StreamFault::Incomplete);
         }
-        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, text: None };
+        let mut sink = Sink { translation: &mut self.translation, me, out, data: b"", deltas: 0, text: None };
         self.reader.finish(&mut sink)
     }
 
@@ -259,41 +217,10 @@ impl Convert {
     }
 }
 
-/// True if clients of format `to` send reasoning back in a carrier. The chat format has no field for it.
+/// True if clients of format `to` send reasoning of a provider of format `from` back in a carrier.
 pub(super) fn hands_back(from: Shape, to: Shape) -> bool {
-    to == Shape::Responses || (to == Shape::Messages && from != Shape::Chat)
-}
-
-/// Appends the events that announce an answer to a responses client, numbered from `events` on; returns the number of
-/// events sent so far.
-pub(super) fn write_opening(events: u64, to: &mut Destination<'_>) -> u64 {
-    let mut writer = ResponsesWriter::default();
-    if events > 0 {
-        writer.resume(events, to.me.created);
-    }
-    writer.heartbeat(to);
-    writer.sequence
-}
-
-/// Appends the events that report a failed answer to a responses client. `events` of the answer were sent before; apart
-/// from its usage, nothing else of the answer is known here.
-pub(super) fn write_failure(events: u64, words: &ErrorWords<'_>, to: &mut Destination<'_>) {
-    let mut writer = ResponsesWriter::default();
-    writer.resume(events, to.me.created);
-    writer.fail(words, to);
-}
-
-/// Writes the failure from the upstream's own failed response, with Tollgate's message and names.
-pub(super) fn write_failed(
-    events: u64,
-    words: &ErrorWords<'_>,
-    response: Raw<'_>,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
-    let mut writer = ResponsesWriter::default();
-    writer.resume(events, me.created);
-    writer.fail_as(words, response, me, out);
+    let is_sealed = with_format!(from, F => F::SEALS_REASONING);
+    with_format!(to, F => F::hands_back(is_sealed))
 }
 
 /// Receiver of a reader's deltas during one event: passes them to the writer.
@@ -301,20 +228,20 @@ struct Sink<'a> {
     translation: &'a mut Translation,
     me: &'a ResponseIdentity<'a>,
     out: &'a mut Vec<u8>,
+    /// Data of the event.
+    data: &'a [u8],
     /// Deltas so far.
     deltas: u32,
-    /// The text of the last delta, if it was one.
-    text: Option<TextInEvent>,
+    /// Kind of the last delta's text and its place in the data, if it was a text.
+    text: Option<(TextKind, Span)>,
 }
 
 impl Take for Sink<'_> {
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
         let translation = &mut *self.translation;
         self.deltas += 1;
-        let at =
-            |(kind, text): (TextKind, &[u8])| TextInEvent { kind, address: text.as_ptr() as usize, len: text.len() };
         // Of the kind that the reader knows.
-        self.text = delta.text().map(at);
+        self.text = delta.text().map(|(kind, text)| (kind, Span::of_part(self.data, text)));
         let delta = translation.json_tool.unwrap(delta);
         if let Some((_, text)) = delta.text() {
             translation.relayed.feed_json(text);

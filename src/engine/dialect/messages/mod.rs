@@ -67,6 +67,9 @@ impl Format for Messages {
     const STREAM_HAS_ANSWER: bool = false;
     const REPEATS_REQUEST: bool = false;
     const OBJECT_ARGUMENTS: Option<&'static [K]> = Some(&[K::Content, K::Item, K::Input]);
+    const IS_SEQUENTIAL: bool = true;
+    const IS_NUMBERED: bool = false;
+    const SEALS_REASONING: bool = true;
 
     fn missing(present: PresentMembers) -> Option<String> {
         let no_bound = || "max_tokens: required, expected an integer of at least 1".to_owned();
@@ -101,6 +104,10 @@ impl Format for Messages {
 
     fn takes_verbosity(_: &Capabilities) -> bool {
         false
+    }
+
+    fn hands_back(is_sealed: bool) -> bool {
+        is_sealed
     }
 
     fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {

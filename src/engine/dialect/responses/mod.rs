@@ -68,6 +68,9 @@ impl Format for Responses {
     const STREAM_HAS_ANSWER: bool = true;
     const REPEATS_REQUEST: bool = true;
     const OBJECT_ARGUMENTS: Option<&'static [K]> = None;
+    const IS_SEQUENTIAL: bool = true;
+    const IS_NUMBERED: bool = true;
+    const SEALS_REASONING: bool = true;
 
     fn missing(present: PresentMembers) -> Option<String> {
         let why = || "input: required, expected a string or an array of at least one object".to_owned();
@@ -92,6 +95,10 @@ impl Format for Responses {
     }
 
     fn takes_verbosity(_: &Capabilities) -> bool {
+        true
+    }
+
+    fn hands_back(_is_sealed: bool) -> bool {
         true
     }
 

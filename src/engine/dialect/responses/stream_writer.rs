@@ -86,14 +86,14 @@ impl ResponsesWriter {
         ResponsesWriter { quiet: true, ..ResponsesWriter::default() }
     }
 
+    /// Returns a writer that continues after `events` events of an answer.
+    pub fn after(events: u64, created: u64) -> ResponsesWriter {
+        ResponsesWriter { started: events > 0, sequence: events, created, ..ResponsesWriter::default() }
+    }
+
     /// Bytes held: the answer so far.
     pub fn waiting(&self) -> usize {
         self.done.len() + self.text.len() + self.parts.len() + self.explanation.len()
-    }
-
-    /// Continues after opening events that have been sent, numbered up to `next`.
-    pub fn resume(&mut self, next: u64, created: u64) {
-        (self.started, self.sequence, self.created) = (true, next, created);
     }
 
     /// Writes the events for one delta.

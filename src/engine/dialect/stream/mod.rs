@@ -5,13 +5,14 @@
 //! gateway's relay, which does not distinguish the two.
 
 mod halves;
+pub mod own_events;
 mod preface;
+mod template;
 
-use super::answer::{Broken, Destination, Frame, Rejected, ResponseIdentity, StreamFault};
-use super::convert::{Convert, write_failure, write_opening};
+use super::answer::{Broken, Frame, Rejected, Relayed, ResponseIdentity, StreamFault};
+use super::convert::Convert;
+use super::dispatch::write_events;
 use super::errors::{ErrorWords, error_event};
-
-use super::dispatch::{with_format, write_events};
 use super::neutral::naming::TranslationState;
 use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
@@ -20,8 +21,10 @@ use crate::base::limits::PREFACE_MAX;
 use crate::wire::json::{self, ScanCount};
 use crate::wire::sse::{Event, Splitter};
 use crate::wire::{ModelEndpoint, Shape};
+use own_events::heartbeat;
 use preface::Progress;
 use std::num::{NonZeroU16, NonZeroU32};
+use template::EventTemplate;
 
 /// Result of one [`SseStream::feed`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -51,6 +54,8 @@ pub struct SseStream {
     /// The first half of a UTF-16 surrogate pair, until the second half arrives.
     half: Option<NonZeroU16>,
     scans: ScanCount,
+    /// Template of the last event; `None` until an event can be one.
+    template: Option<Box<EventTemplate>>,
     inner: EventHandler,
 }
 
@@ -99,6 +104,7 @@ impl SseStream {
             progress: Progress::default(),
             half: None,
             scans: ScanCount::default(),
+            template: None,
             inner,
         }
     }
@@ -107,13 +113,12 @@ impl SseStream {
     /// that of a translation, which belongs to its stream. [`SseStream::release`] must have been called before.
     pub fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool, max_event: usize) {
         debug_assert_eq!(self.capacity(), 0);
-        self.splitter.reset();
-        (self.max_event, self.end_at, self.seen) = (bound(max_event), None, 0);
-        (self.half, self.progress, self.scans) = (None, Progress::default(), ScanCount::default());
-        match &mut self.inner {
-            EventHandler::Same(tap) => tap.restart(endpoint, show_usage),
-            EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(endpoint, show_usage)),
+        let (mut splitter, mut template) = (std::mem::take(&mut self.splitter), self.template.take());
+        splitter.reset();
+        if let Some(template) = &mut template {
+            template.reset();
         }
+        *self = SseStream { splitter, template, ..SseStream::same(endpoint, show_usage, max_event) };
     }
 
     /// Sets the number of choices in a stream within one format; each has an end of its own.
@@ -123,7 +128,7 @@ impl SseStream {
         }
     }
 
-    /// Continues after `events` events were sent while the upstream was silent; see [`opening`].
+    /// Continues after `events` events were sent while the upstream was silent; see [`own_events::opening`].
     pub fn resume(&mut self, events: u16, created: u64) {
         // Heartbeats may be numbered, so those of the upstream are held, too.
         self.progress.opened = true;
@@ -218,8 +223,7 @@ impl SseStream {
     /// and returns its length. 0 for any other event: nothing is done, and [`SseStream::feed`] must take it.
     #[inline]
     pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {
-        let is_amid = self.end_at.is_none() && !self.inner.finish_seen() && !self.inner.finished();
-        if !is_amid || !self.held.is_empty() {
+        if self.end_at.is_some() || !self.held.is_empty() {
             return 0;
         }
         let Some(len) = self.alike(data, out) else { return 0 };
@@ -237,7 +241,12 @@ impl SseStream {
         if !self.progress.begun || !self.splitter.is_between() {
             return None;
         }
-        let len = self.inner.event_like(&buf[..buf.len().min(self.max_event as usize)], out)?;
+        let template = self.template.as_mut()?;
+        let (text, len) = template.event(&buf[..buf.len().min(self.max_event as usize)])?;
+        if !self.inner.repeats(text) {
+            return None;
+        }
+        template.write(&buf[..len], text, out);
         self.seen += 1;
         Some(len)
     }
@@ -428,10 +437,11 @@ impl SseStream {
                 return Err(StreamFault::TooLarge);
             }
             let frame = frame(&self.splitter, &event, buf);
-            let life = match self.inner.event(&frame, me, out) {
+            let life = match relay(&mut self.inner, &mut self.template, &frame, me, out) {
                 Err(StreamFault::Malformed) => {
                     let (data, raw) = halves::joined(&mut self.half, &frame).ok_or(StreamFault::Malformed)?;
-                    self.inner.event(&Frame { data: &data, raw: &raw, ..frame }, me, out)?
+                    let frame = Frame { data: &data, raw: &raw, ..frame };
+                    relay(&mut self.inner, &mut self.template, &frame, me, out)?
                 }
                 other => other?,
             };
@@ -457,7 +467,7 @@ impl SseStream {
         let Some(event) = self.splitter.next(&buf) else { return Ok(()) };
         let before = out.len();
         let frame = frame(&self.splitter, &event, &buf);
-        match self.inner.event(&frame, me, out) {
+        match relay(&mut self.inner, &mut self.template, &frame, me, out) {
             // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
             other => self.progress.event(other?, || self.inner.shows(frame.data), before, out),
@@ -467,22 +477,27 @@ impl SseStream {
 }
 
 impl EventHandler {
-    /// Relays an event; true if it counts as a sign of progress.
+    /// Relays an event.
     #[inline]
-    fn event(&mut self, frame: &Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+    fn event(
+        &mut self,
+        frame: &Frame<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Relayed, StreamFault> {
         match self {
             EventHandler::Same(tap) => tap.event(frame, me, out),
             EventHandler::Translated(convert) => convert.event(frame, me, out),
         }
     }
 
-    /// Relays an event at the front of `buf` that differs from the previous one only in its text: it counts as a sign
-    /// of progress and changes nothing else. Returns its length.
+    /// Notes another event like the last one, with this text: it counts as a sign of progress and changes nothing else.
+    /// False if it must be read.
     #[inline]
-    fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    fn repeats(&mut self, text: &[u8]) -> bool {
         match self {
-            EventHandler::Same(tap) => tap.event_like(buf, out),
-            EventHandler::Translated(convert) => convert.event_like(buf, out),
+            EventHandler::Same(tap) => tap.repeats(text),
+            EventHandler::Translated(convert) => convert.repeats(text),
         }
     }
 
@@ -519,55 +534,25 @@ impl EventHandler {
     }
 }
 
-/// Appends the heartbeat that every client of this format accepts at any time.
-pub fn heartbeat(shape: Shape, out: &mut Vec<u8>) {
-    out.extend_from_slice(with_format!(shape, F => F::HEARTBEAT));
-}
-
-/// Appends a heartbeat before an answer has begun, for a client of format `shape`. `events` were sent before; returns
-/// the new number. `state`: the translation of the request, if there is one.
-pub fn opening(
-    shape: Shape,
-    events: u16,
-    state: Option<&TranslationState>,
+/// Relays an event; true if it counts as a sign of progress. Makes it the template, or forgets the one before it.
+fn relay(
+    inner: &mut EventHandler,
+    template: &mut Option<Box<EventTemplate>>,
+    frame: &Frame<'_>,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
-) -> u16 {
-    match state.filter(|_| shape == Shape::Responses) {
-        Some(state) => {
-            let mut to = Destination { state, observed: &ObservedUsage::default(), me, out };
-            u16::try_from(write_opening(u64::from(events), &mut to)).unwrap_or(u16::MAX)
+) -> Result<bool, StreamFault> {
+    let before = out.len();
+    let relayed = inner.event(frame, me, out)?;
+    match (relayed, template) {
+        (Relayed::Text { text, sent_at }, template) => {
+            let sent_at = sent_at.map(|at| at.wrapping_sub(before));
+            template.get_or_insert_default().learn(frame, text, &out[before..], sent_at);
         }
-        None => {
-            heartbeat(shape, out);
-            events
-        }
+        (Relayed::Event | Relayed::Idle, Some(template)) if !frame.data.is_empty() => template.forget(),
+        _ => {}
     }
-}
-
-/// Appends the client's error event for an answer that fails before any of it has arrived, after `events` were sent.
-pub fn failure(
-    endpoint: ModelEndpoint,
-    events: u16,
-    state: Option<&TranslationState>,
-    words: &ErrorWords<'_>,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
-    match endpoint.shape {
-        Shape::Responses => {
-            let plain = TranslationState::default();
-            let state = state.unwrap_or(&plain);
-            let mut to = Destination { state, observed: &ObservedUsage::default(), me, out };
-            // Codex reads the failure of a response only if that response has begun.
-            let events = match events {
-                0 if words.is_overflow() => write_opening(0, &mut to),
-                events => u64::from(events),
-            };
-            write_failure(events, words, &mut to);
-        }
-        _ => error_event(endpoint, words, out),
-    }
+    Ok(!matches!(relayed, Relayed::Idle))
 }
 
 /// Clamps a bound on one event: offsets into an event have 32 bits.

@@ -5,14 +5,13 @@ mod media;
 mod response;
 mod seen;
 
-use super::super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
+use super::super::answer::{Destination, Frame, Relayed, ResponseIdentity, StreamFault};
 use super::super::chat::stream_writer::{CHUNK, write_usage_chunk};
-use super::super::convert::{write_failed, write_failure};
 use super::super::dispatch::with_format;
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::messages::stream_writer::write_usage as write_messages_usage;
-use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
+use super::super::responses::stream_writer::ResponsesWriter;
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::cost::remove_cost;
@@ -23,6 +22,7 @@ use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::dialect::neutral::naming::TranslationState;
 use crate::wire::json::{Raw, Scanner, Token, key, members};
 use crate::wire::{ModelEndpoint, Span};
+use lanes::skip::to_either;
 use seen::EventScan;
 
 /// Relays each event of a stream within one format.
@@ -30,8 +30,6 @@ use seen::EventScan;
 pub(crate) struct Tap {
     reported: Reported,
     relayed: Estimator,
-    /// `None` until an event can be one.
-    template: Option<Box<EventTemplate>>,
     /// The response that reported the failure of the stream.
     failed: Option<Box<[u8]>>,
     /// Creation time in the chunks of a chat stream, in 32 bits; 0 until a chunk has one.
@@ -77,7 +75,6 @@ impl Tap {
         Tap {
             reported: Reported::default(),
             relayed: Estimator::new(),
-            template: None,
             failed: None,
             created: 0,
             format: StreamFormat::new(endpoint),
@@ -89,25 +86,16 @@ impl Tap {
         }
     }
 
-    /// Resets it for another stream and keeps the storage.
-    pub(crate) fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool) {
-        let mut template = self.template.take();
-        if let Some(template) = &mut template {
-            template.reset();
-        }
-        *self = Tap { template, ..Tap::new(endpoint, show_usage) };
-    }
-
-    /// Relays an event; true if it counts as a sign of progress.
+    /// Relays an event.
     pub(crate) fn event(
         &mut self,
         frame: &Frame<'_>,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
+    ) -> Result<Relayed, StreamFault> {
         if frame.data.is_empty() {
             idle(self.format, frame, out);
-            return Ok(false);
+            return Ok(Relayed::Idle);
         }
         match self.format {
             StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.chat(frame.name, frame.data, me, out),
@@ -117,37 +105,18 @@ impl Tap {
         }
     }
 
-    /// Relays an event at the front of `buf` that differs from the previous one only in its text; returns its length.
+    /// Notes another event like the last one, with this text; false if it must be read.
     #[inline]
-    pub(crate) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        let template = self.template.as_mut()?;
-        let (text, len) = match &mut self.format {
-            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => {
-                let (text, len) = template.event(behind(CHUNK_BEGIN, buf)?)?;
-                (text, CHUNK_BEGIN.len() + len)
+    pub(crate) fn repeats(&mut self, text: &[u8]) -> bool {
+        if let StreamFormat::Responses { next, inserted, .. } = &mut self.format {
+            // Its number differs from the upstream's.
+            if *inserted > 0 {
+                return false;
             }
-            StreamFormat::Messages => {
-                let (text, len) = template.event(behind(DELTA_BEGIN, buf)?)?;
-                (text, DELTA_BEGIN.len() + len)
-            }
-            StreamFormat::Media { .. } => return None,
-            StreamFormat::Responses { next, inserted, .. } => {
-                let (text, len) = template.passed(buf)?;
-                if *inserted > 0 {
-                    self.relayed.feed_json(text);
-                    self.shifted(&buf[..len], out);
-                    return Some(len);
-                }
-                *next = next.saturating_add(1);
-                (text, len)
-            }
-        };
-        self.relayed.feed_json(text);
-        match self.format {
-            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => template.render(text, out),
-            _ => out.extend_from_slice(&buf[..len]),
+            *next = next.saturating_add(1);
         }
-        Some(len)
+        self.relayed.feed_json(text);
+        true
     }
 
     /// Sets the number of choices in the stream; each has an end of its own.
@@ -169,12 +138,12 @@ impl Tap {
     /// Writes the error for a broken stream of a response; false for other formats, which use the general error event.
     pub(crate) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let StreamFormat::Responses { next, .. } = self.format else { return false };
-        let events = u64::from(next);
+        let mut writer = ResponsesWriter::after(next.into(), me.created);
         match self.failed.take() {
-            Some(response) => write_failed(events, words, Raw::new(&response), me, out),
+            Some(response) => writer.fail_as(words, Raw::new(&response), me, out),
             None => {
                 let (state, observed) = (&TranslationState::default(), &self.observed());
-                write_failure(events, words, &mut Destination { state, observed, me, out });
+                writer.fail(words, &mut Destination { state, observed, me, out });
             }
         }
         true
@@ -224,25 +193,18 @@ impl Tap {
         data: &[u8],
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
+    ) -> Result<Relayed, StreamFault> {
         if data.trim_ascii() == b"[DONE]" {
             if !self.begun {
                 return Err(StreamFault::Incomplete);
             }
             self.done(me, out);
             self.finished = true;
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         if name == b"ping" {
             out.extend_from_slice(b":\n\n");
-            return Ok(false);
-        }
-        if let Some(template) = self.template.as_mut().filter(|_| name.is_empty())
-            && let Some(text) = template.text(data)
-        {
-            self.relayed.feed_json(text);
-            template.render(text, out);
-            return Ok(true);
+            return Ok(Relayed::Idle);
         }
         let value = if let StreamFormat::Completion { .. } = self.format { completion_value } else { chat_value };
         let mut seen = self.look(data, value)?;
@@ -267,7 +229,7 @@ impl Tap {
         // The client's SDK would store zeros, or counts under other names, as the usage.
         let is_told = seen.completion.is_some() && reported.is_some_and(|reported| reported.believed().is_complete());
         if empty && seen.usage.is_some() && (self.usage_due.is_none() || !is_told) {
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         // Clients look for the usage at the end, and the cost can only be there.
         if seen.usage.is_some() && is_told && self.finish_seen {
@@ -281,11 +243,11 @@ impl Tap {
         let text_at = seen.write(data, &members, values, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
-        if name.is_empty() && seen.is_text_alone() {
-            self.template.get_or_insert_default().learn(data, seen.text, &out[begin..], text_at - begin);
+        if seen.is_text_alone() {
+            return Ok(Relayed::Text { text: seen.text, sent_at: Some(text_at) });
         }
         remove_cost(seen.own_cost, begin, out);
-        Ok(true)
+        Ok(Relayed::Event)
     }
 
     /// True if an event may begin a choice that is not the only one. `number`: a number in its choice, if it has one.
@@ -338,16 +300,10 @@ impl Tap {
         frame: &Frame<'_>,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
+    ) -> Result<Relayed, StreamFault> {
         let (name, data) = (frame.name, frame.data);
         if data.trim_ascii() == b"[DONE]" {
-            return Ok(false);
-        }
-        let is_delta = name == DELTA;
-        if is_delta && let Some(text) = self.template.as_mut().and_then(|template| template.text(data)) {
-            self.relayed.feed_json(text);
-            out.extend_from_slice(frame.raw);
-            return Ok(true);
+            return Ok(Relayed::Idle);
         }
         let seen = self.look(data, messages_value)?;
         self.fail_on_error(&seen, data, name)?;
@@ -374,7 +330,7 @@ impl Tap {
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
             remove_cost(seen.own_cost, begin, out);
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         if self.finish_seen && seen.finishes > 0 && self.observed().reported.output.is_none() {
             // The SDKs read the member without checking that it exists.
@@ -385,7 +341,7 @@ impl Tap {
             write_messages_usage(&self.observed(), me, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"}\n\n");
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         if name.is_empty() {
             // The SDKs silently drop an event without a name.
@@ -395,11 +351,12 @@ impl Tap {
         }
         out.extend_from_slice(frame.raw);
         remove_cost(seen.own_cost, begin, out);
-        if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
-            self.template.get_or_insert_default().learn(data, seen.text, seen.text.of(data), 0);
-        }
         self.finished = kind.is("message_stop");
-        Ok(name != b"ping" && !kind.is("ping"))
+        if seen.is_text_alone() && kind.is("content_block_delta") {
+            return Ok(Relayed::Text { text: seen.text, sent_at: None });
+        }
+        let is_ping = name == b"ping" || kind.is("ping");
+        Ok(if is_ping { Relayed::Idle } else { Relayed::Event })
     }
 
     fn look(
@@ -457,7 +414,7 @@ fn idle(format: StreamFormat, frame: &Frame<'_>, out: &mut Vec<u8>) {
 
 /// Joins data that arrived in several lines: in JSON a line feed between tokens is equivalent to a space.
 fn join_lines(json: &mut [u8]) {
-    if !has_line_end(json) {
+    if to_either(json, 0, b'\n', b'\r') == json.len() {
         return;
     }
     for byte in json {

@@ -2,11 +2,9 @@ use super::event::Tap;
 use super::*;
 use crate::base::rng::Rng;
 use crate::dialect::answer::Frame;
-use crate::dialect::template::{EventTemplate, Hole};
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{AnswerTemplates, Broken, ErrorText, ObservedUsage, Reported};
 use crate::wire::ModelEndpoint;
-use crate::wire::Span;
 use serde_json::Value;
 
 fn whole_text(shape: ModelEndpoint, body: &str) -> (String, ObservedUsage) {
@@ -84,74 +82,6 @@ fn invalid_answers_and_errors_are_distinguished() {
         };
         assert_eq!(broken(shape, r#"{"error":{"message":"m","type":"t"},"choices":[],"content":[]}"#), error("m"));
         assert_eq!(broken(shape, r#"{"object":"error","message":"m","type":"t"}"#), error("m"));
-    }
-}
-
-/// Position of `text` in `event`.
-fn span(event: &str, text: &str) -> Span {
-    let start = event.find(text).unwrap();
-    Span::new(start, start + text.len())
-}
-
-#[test]
-fn template_is_used_and_given_up_if_it_never_matches() {
-    let event =
-        |pad: usize, text: &str| format!("{{\"pad\":{pad},\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
-    let mut template = EventTemplate::default();
-    let first = event(1, "one");
-    template.learn(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
-    assert_eq!(template.text(event(1, "two").as_bytes()), Some(&b"two"[..]));
-    assert_eq!(template.text(event(2, "two").as_bytes()), None);
-    for pad in 0..100 {
-        let next = event(pad + 10, "one");
-        assert_eq!(template.text(next.as_bytes()), None);
-        template.learn(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
-    }
-    assert_eq!(template.text(event(109, "two").as_bytes()), None, "more are still learned");
-}
-
-#[test]
-fn bytes_around_a_text_that_the_client_gets_too_are_kept_once() {
-    let data = r#"{"id":"chatcmpl-1","model":"upstream","choices":[{"delta":{"content":"one"}}],"end":null}"#;
-    for (sent, most) in [
-        (format!("data: {}\n\n", data.replace("upstream", "m").replace("chatcmpl-1", "x")), data.len() + 40),
-        (format!("data: {{\"text\":\"{}\"}}\n\n", "one"), data.len() + 25),
-        (
-            r#"{"id":"chatcmpl-1","model":"upstream","choices":[{"delta":{"content":"one"}}],"end":n"#.into(),
-            2 * data.len(),
-        ),
-        ("one".into(), data.len()),
-    ] {
-        let mut template = EventTemplate::default();
-        template.learn(data.as_bytes(), span(data, "one"), sent.as_bytes(), span(&sent, "one").start as usize);
-        assert!(template.storage() <= most, "{} bytes: {sent}", template.storage());
-        let next = data.replace("one", "two words");
-        assert_eq!(template.text(next.as_bytes()), Some(&b"two words"[..]), "{sent}");
-        let mut out = b"before".to_vec();
-        template.render(b"two words", &mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), format!("before{}", sent.replace("one", "two words")));
-    }
-}
-
-#[test]
-fn other_varying_values_may_be_in_any_order() {
-    let event = |one: u32, text: &str, two: u32, padding: &str| {
-        format!("event: e\ndata: {{\"n\":{one},\"d\":\"{text}\",\"m\":{two},\"o\":\"{padding}\"}}")
-    };
-    let learned = event(7, "words", 8, "pad");
-    let at = |what: &str| span(&learned, what);
-    let data = &learned.as_bytes()[learned.find('{').unwrap()..];
-    let mut template = EventTemplate::default();
-    template.learn_passed(
-        learned.as_bytes(),
-        data,
-        &[(at("7"), Hole::Count), (at("words"), Hole::Text), (at("pad"), Hole::Padding)],
-    );
-    let more = event(1234, "heron", 8, "") + "\n\n";
-    assert_eq!(template.passed((more.clone() + "data: next").as_bytes()), Some((&b"heron"[..], more.len())));
-    assert_eq!(template.number(more.as_bytes()), more.find("1234").map(|at| at..at + 4));
-    for other in [event(1, "heron", 9, "x") + "\n\n", event(1, "heron", 8, "x") + "\n", event(1, "heron", 8, "x")] {
-        assert_eq!(template.passed(other.as_bytes()), None, "{other}");
     }
 }
 

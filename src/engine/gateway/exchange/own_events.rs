@@ -3,7 +3,7 @@
 use super::event::{DriverCall, Effect, Forward};
 use super::job::RequestJob;
 use crate::dialect::errors::ErrorWords;
-use crate::dialect::stream::heartbeat;
+use crate::dialect::stream::own_events::heartbeat;
 use crate::dialect::{ResponseIdentity, SseStream, TranslationState, failure, opening};
 use crate::wire::{ModelEndpoint, Shape};
 

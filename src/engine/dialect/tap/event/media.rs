@@ -1,6 +1,6 @@
 //! Passes on events with audio, its text, or images.
 
-use super::super::super::answer::{Frame, StreamFault};
+use super::super::super::answer::{Frame, Relayed, StreamFault};
 use super::super::super::keys::K;
 use super::super::super::usage::Reported;
 use super::super::media::millis;
@@ -13,14 +13,14 @@ use crate::wire::json::{Raw, Token};
 impl Tap {
     /// Passes on an event with audio or an image unchanged, except for the provider's cost. An event whose type ends
     /// with `.done` or `.completed` ends the audio, or an image.
-    pub(super) fn media(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+    pub(super) fn media(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Relayed, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             if !(self.finish_seen || self.all_ended()) {
                 return Err(StreamFault::Incomplete);
             }
             out.extend_from_slice(frame.raw);
             self.finished = true;
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         let has_words = matches!(self.format, StreamFormat::Media { words: true, .. });
         let seen = self.look(frame.data, if has_words { words_value } else { media_value })?;
@@ -50,7 +50,7 @@ impl Tap {
         let begin = out.len();
         out.extend_from_slice(frame.raw);
         remove_cost(seen.own_cost, begin, out);
-        Ok(true)
+        Ok(Relayed::Event)
     }
 }
 

@@ -2,11 +2,10 @@
 //!
 //! Tollgate may insert events of its own, so the upstream's are renumbered.
 
-use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::super::super::answer::{Frame, Relayed, ResponseIdentity, StreamFault};
 use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::keys::K;
 use super::super::super::responses::stream_reader::{failed, is_of_item, is_unanswered, kind_of};
-use super::super::super::template::Hole;
 use super::super::super::usage::{ObservedUsage, Reported};
 use super::super::own::{IDENTITY, Own, OwnValues};
 use super::super::reply::estimated;
@@ -30,20 +29,6 @@ impl Tap {
         Some(u64::from(*next))
     }
 
-    /// Passes on an event that matches the template, with its number shifted.
-    #[cold]
-    pub(super) fn shifted(&mut self, event: &[u8], out: &mut Vec<u8>) {
-        let at = self.template.as_ref().and_then(|template| template.number(event)).unwrap_or_default();
-        match self.number(Raw::new(&event[at.clone()]).count()) {
-            None => out.extend_from_slice(event),
-            Some(sent) => {
-                out.extend_from_slice(&event[..at.start]);
-                write_count(out, u64::from(sent));
-                out.extend_from_slice(&event[at.end..]);
-            }
-        }
-    }
-
     /// Notes the number `own` of the upstream's next event, if any; returns the number to send if it differs. Numbers
     /// beyond 32 bits are ignored.
     pub(super) fn number(&mut self, own: Option<u64>) -> Option<u32> {
@@ -63,10 +48,10 @@ impl Tap {
         frame: &Frame<'_>,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
+    ) -> Result<Relayed, StreamFault> {
         let data = frame.data;
         if data.trim_ascii() == b"[DONE]" {
-            return Ok(false);
+            return Ok(Relayed::Idle);
         }
         let seen = self.look(data, responses_value)?;
         let kind = kind_of(seen.value(seen.kind, data), frame.name);
@@ -80,7 +65,7 @@ impl Tap {
                 b"ping" => _ = self.keepalive(out),
                 _ => self.pass(kind, number, frame, out),
             }
-            return Ok(false);
+            return Ok(Relayed::Idle);
         }
         let begin = out.len();
         if let Some(usage) = seen.value(seen.usage, data) {
@@ -102,7 +87,7 @@ impl Tap {
             let own = number.and_then(|own| u32::try_from(own).ok()).unwrap_or_default();
             let ahead = next.saturating_sub(own.saturating_add(1));
             *inserted = u16::try_from(ahead).unwrap_or(u16::MAX);
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         self.note_item(kind, response, ends)?;
         if ends && self.observed().reported.output.is_none() {
@@ -113,9 +98,9 @@ impl Tap {
         if seen.object.is_empty() {
             self.pass(kind, number, frame, out);
             if seen.is_text_alone() {
-                self.learn_response(frame, seen.text);
+                return Ok(Relayed::Text { text: seen.text, sent_at: None });
             }
-            return Ok(true);
+            return Ok(Relayed::Event);
         }
         let from = begin_event(kind, out);
         seen.write(data, IDENTITY, OwnValues::of(me), out);
@@ -126,7 +111,7 @@ impl Tap {
         let sent = self.number(number);
         end_event(from, sent, out);
         remove_cost(seen.own_cost, begin, out);
-        Ok(true)
+        Ok(Relayed::Event)
     }
 
     /// Notes an item of the response, or its end; it is an error if the response ends without an answer.
@@ -151,35 +136,6 @@ impl Tap {
                 end_event(from, sent, out);
             }
         }
-    }
-
-    /// Learns an event of a response that contains `text` and nothing else of interest. Its own number and the padding
-    /// that hides its length are passed on.
-    fn learn_response(&mut self, frame: &Frame<'_>, text: Span) {
-        let template = self.template.get_or_insert_default();
-        template.forget();
-        let Some(begin) = frame.raw.strip_suffix(b"\n\n").and_then(|event| event.strip_suffix(frame.data)) else {
-            return;
-        };
-        let mut holes = [(text, Hole::Text); 3];
-        let mut count = 1;
-        for (name, value) in Raw::new(frame.data).members() {
-            let is = |text: &str| name == text.as_bytes();
-            let inside = match value.string() {
-                Some(inside) if is("obfuscation") => (inside, Hole::Padding),
-                None if is("sequence_number") && value.count().is_some() => (value.bytes(), Hole::Count),
-                _ => continue,
-            };
-            let Some(slot) = holes.get_mut(count) else { return };
-            *slot = (Span::of_part(frame.data, inside.0), inside.1);
-            count += 1;
-        }
-        for (span, _) in &mut holes {
-            *span = Span::new(begin.len() + span.start as usize, begin.len() + span.end as usize);
-        }
-        let holes = &mut holes[..count];
-        holes.sort_unstable_by_key(|(span, _)| span.start);
-        template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
     }
 }
 
