@@ -5,12 +5,13 @@
 //! upstream has another format.
 
 mod collected;
+mod hole;
 mod streamed;
 mod templates;
 
 pub(super) use collected::{AnswerPart, WholeAnswer};
+pub(super) use hole::AnswerHole;
 pub(super) use streamed::response as read_streamed;
-pub(super) use templates::AnswerHole;
 pub use templates::AnswerTemplates;
 
 use super::answer::{Broken, Destination, ResponseIdentity};

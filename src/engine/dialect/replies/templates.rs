@@ -12,6 +12,7 @@ use super::super::dispatch::with_format;
 use super::super::keys::{K, each_value};
 use super::super::usage::{ObservedUsage, Reported};
 use super::collected::{AnswerPart, WholeAnswer};
+use super::hole::AnswerHole;
 use crate::base::ring::Ring;
 use crate::dialect::neutral::delta::StopReason;
 use crate::wire::json::{Token, string_end};
@@ -35,32 +36,12 @@ const HOLES_MAX: usize = 12;
 #[derive(Debug, Default)]
 pub struct AnswerTemplates(Ring<AnswerTemplate>);
 
-/// Kind of value in a hole.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum AnswerHole {
-    Id,
-    Model,
-    Text,
-    Prompt,
-    Completion,
-    Total,
-    /// A string and a number that are only passed on.
-    Word,
-    Number,
-}
-
-impl AnswerHole {
-    /// The holes that every answer must have, each once.
-    const NEEDED: [AnswerHole; 5] =
-        [AnswerHole::Id, AnswerHole::Model, AnswerHole::Text, AnswerHole::Prompt, AnswerHole::Completion];
-
-    /// The hole for the value at `path` in an answer of a format.
-    fn of(shape: Shape, path: &[K], token: Token) -> Option<AnswerHole> {
-        match (path, token) {
-            ([K::Id], Token::String) => Some(AnswerHole::Id),
-            ([K::Model], Token::String) => Some(AnswerHole::Model),
-            _ => with_format!(shape, F => F::hole(path, token)),
-        }
+/// The hole for the value at `path` in an answer of a format.
+fn hole_of(shape: Shape, path: &[K], token: Token) -> Option<AnswerHole> {
+    match (path, token) {
+        ([K::Id], Token::String) => Some(AnswerHole::Id),
+        ([K::Model], Token::String) => Some(AnswerHole::Model),
+        _ => with_format!(shape, F => F::hole(path, token)),
     }
 }
 
@@ -195,7 +176,7 @@ fn holes(shape: Shape, body: &[u8]) -> Option<Vec<(Span, AnswerHole)>> {
         usages += u32::from(path == [K::Usage]);
         // Usage in an array is that of several steps.
         is_odd |= path.first() == Some(&K::Usage) && path.contains(&K::Item);
-        let hole = AnswerHole::of(shape, path, token);
+        let hole = hole_of(shape, path, token);
         let is_text = token == Token::String || path.len() > LEVELS_MAX;
         let value = match hole {
             Some(AnswerHole::Id | AnswerHole::Model | AnswerHole::Text | AnswerHole::Word) => {
