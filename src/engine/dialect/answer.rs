@@ -10,6 +10,7 @@ use super::tokens::PromptTokens;
 use super::usage::{ObservedUsage, Reported};
 use crate::wire::Span;
 use crate::wire::json::Inside;
+use crate::wire::sse::{Event, Splitter};
 
 /// Identity that an answer gets for the client.
 #[derive(Copy, Clone, Debug)]
@@ -116,7 +117,8 @@ pub(super) enum Relayed {
     Idle,
     Event,
     /// An event with one text, after which a later one that differs only in its text is treated the same. `text`: its
-    /// place in the data; `sent_at`: its position in the output, `None` if the event is passed on unchanged.
+    /// place in the data; `sent_at`: its position in the output, `None` if the event is passed on unchanged, except for
+    /// its number.
     Text {
         text: Span,
         sent_at: Option<usize>,
@@ -134,4 +136,13 @@ pub(super) struct Frame<'a> {
     pub(super) raw: &'a [u8],
     /// True if the event has a comment line.
     pub(super) comment: bool,
+}
+
+impl<'a> Frame<'a> {
+    /// The fields of an event that `splitter` has just returned for `buf`.
+    #[inline]
+    pub(super) fn of(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
+        let (name, raw) = (event.name.of(buf), event.raw.of(buf));
+        Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }
+    }
 }

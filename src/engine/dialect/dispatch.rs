@@ -134,7 +134,7 @@ impl StreamWriter {
         }
     }
 
-    /// Writes a delta. For messages and responses, a [`super::convert::Sequencer`] has put it in order.
+    /// Writes a delta.
     #[inline]
     pub(super) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) {
         match self {

@@ -24,12 +24,7 @@ use sequencer::Sequencer;
 pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
     let (mut reader, mut splitter, mut rest) = (StreamReader::new(from, keeps), Splitter::new(), body);
     while let Some(event) = splitter.next(rest).or_else(|| splitter.last(rest)) {
-        let frame = Frame {
-            name: event.name.of(rest),
-            data: splitter.data(&event, rest),
-            raw: event.raw.of(rest),
-            comment: event.comment,
-        };
+        let frame = Frame::of(&splitter, &event, rest);
         if !frame.data.is_empty() {
             reader.event(&frame, sink)?;
         }

@@ -19,7 +19,7 @@ use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::PREFACE_MAX;
 use crate::wire::json::{self, ScanCount};
-use crate::wire::sse::{Event, Splitter};
+use crate::wire::sse::Splitter;
 use crate::wire::{ModelEndpoint, Shape};
 use own_events::heartbeat;
 use preface::Progress;
@@ -243,10 +243,10 @@ impl SseStream {
         }
         let template = self.template.as_mut()?;
         let (text, len) = template.event(&buf[..buf.len().min(self.max_event as usize)])?;
-        if !self.inner.repeats(text) {
-            return None;
+        match self.inner.repeats(text)? {
+            0 => template.write(&buf[..len], text, out),
+            inserted => template.write_shifted(&buf[..len], inserted, out),
         }
-        template.write(&buf[..len], text, out);
         self.seen += 1;
         Some(len)
     }
@@ -436,7 +436,7 @@ impl SseStream {
             if event.len > self.max_event as usize {
                 return Err(StreamFault::TooLarge);
             }
-            let frame = frame(&self.splitter, &event, buf);
+            let frame = Frame::of(&self.splitter, &event, buf);
             let life = match relay(&mut self.inner, &mut self.template, &frame, me, out) {
                 Err(StreamFault::Malformed) => {
                     let (data, raw) = halves::joined(&mut self.half, &frame).ok_or(StreamFault::Malformed)?;
@@ -466,7 +466,7 @@ impl SseStream {
         finish_event(&mut buf);
         let Some(event) = self.splitter.next(&buf) else { return Ok(()) };
         let before = out.len();
-        let frame = frame(&self.splitter, &event, &buf);
+        let frame = Frame::of(&self.splitter, &event, &buf);
         match relay(&mut self.inner, &mut self.template, &frame, me, out) {
             // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
@@ -492,12 +492,12 @@ impl EventHandler {
     }
 
     /// Notes another event like the last one, with this text: it counts as a sign of progress and changes nothing else.
-    /// False if it must be read.
+    /// Returns the number of Tollgate's own events that are numbered before it; `None` if it must be read.
     #[inline]
-    fn repeats(&mut self, text: &[u8]) -> bool {
+    fn repeats(&mut self, text: &[u8]) -> Option<u16> {
         match self {
-            EventHandler::Same(tap) => tap.repeats(text),
-            EventHandler::Translated(convert) => convert.repeats(text),
+            EventHandler::Same(tap) => Some(tap.repeats(text)),
+            EventHandler::Translated(convert) => convert.repeats(text).then_some(0),
         }
     }
 
@@ -546,8 +546,8 @@ fn relay(
     let relayed = inner.event(frame, me, out)?;
     match (relayed, template) {
         (Relayed::Text { text, sent_at }, template) => {
-            let sent_at = sent_at.map(|at| at.wrapping_sub(before));
-            template.get_or_insert_default().learn(frame, text, &out[before..], sent_at);
+            let sent = sent_at.map(|at| (&out[before..], at.wrapping_sub(before)));
+            template.get_or_insert_default().learn(frame, text, sent);
         }
         (Relayed::Event | Relayed::Idle, Some(template)) if !frame.data.is_empty() => template.forget(),
         _ => {}
@@ -564,12 +564,6 @@ fn bound(max_event: usize) -> u32 {
 fn finish_event(event: &mut Vec<u8>) {
     let missing: &[u8] = if event.ends_with(b"\n") { b"\n" } else { b"\n\n" };
     event.extend_from_slice(missing);
-}
-
-#[inline]
-fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
-    let (name, raw) = (event.name.of(buf), event.raw.of(buf));
-    Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 
 use crate::dialect::answer::Frame;
 use crate::wire::Span;
-use crate::wire::json::{Raw, string_end};
+use crate::wire::json::{Raw, string_end, write_count};
 use crate::wire::template::BytesTemplate;
+use std::ops::Range;
 
 /// Maximum bytes of an event for a template.
 const EVENT_MAX: usize = 2048;
@@ -76,19 +77,23 @@ impl EventTemplate {
         self.misses = 0;
     }
 
-    /// Learns an event with a text at this place in its data, which the client got as `sent`: with the text at offset
-    /// `sent_at`, or unchanged.
-    pub(super) fn learn(&mut self, frame: &Frame<'_>, text: Span, sent: &[u8], sent_at: Option<usize>) {
+    /// Learns an event with a text at this place in its data. `sent`: the client's event, and the position of the text
+    /// in it; `None` if the client gets the event itself.
+    pub(super) fn learn(&mut self, frame: &Frame<'_>, text: Span, sent: Option<(&[u8], usize)>) {
         self.forget();
         let (event, data) = (frame.raw, frame.data);
         // Empty if the data arrived in several lines: they are joined elsewhere.
         let inside = Span::of_part(event, data);
-        if inside.is_empty() || self.misses >= MISSES_MAX || event.len() > EVENT_MAX || sent.len() > SENT_MAX {
+        if inside.is_empty() || self.misses >= MISSES_MAX || event.len() > EVENT_MAX {
             return;
         }
         let place = |span: Span| Span { start: inside.start + span.start, end: inside.start + span.end };
-        match sent_at {
-            Some(at) if sent.get(at..).is_some_and(|rest| rest.starts_with(text.of(data))) => {
+        match sent {
+            Some((sent, at)) => {
+                let is_same = sent.get(at..).is_some_and(|rest| rest.starts_with(text.of(data)));
+                if !is_same || sent.len() > SENT_MAX {
+                    return;
+                }
                 let text = place(text);
                 let (end, after) = (text.end as usize, &sent[at + text.len()..]);
                 let (shared, own) = match after.strip_prefix(&event[end..]) {
@@ -98,15 +103,14 @@ impl EventTemplate {
                 self.template.learn(event, &[(text, Hole::Text)], [&sent[..at], own]);
                 self.sent_end = (shared - text.len()) as u16;
             }
-            None if sent == event => {
+            None => {
                 let Some((mut holes, count)) = holes(data, text) else { return };
                 let holes = &mut holes[..count];
                 holes.iter_mut().for_each(|(span, _)| *span = place(*span));
                 self.template.learn(event, holes, [b"", b""]);
             }
-            _ => return,
         }
-        self.is_passed = sent_at.is_none();
+        self.is_passed = sent.is_none();
         self.misses += 1;
     }
 
@@ -134,6 +138,34 @@ impl EventTemplate {
         out.extend_from_slice(before);
         out.extend_from_slice(text);
         out.extend_from_slice(&rest[usize::from(self.sent_end)..]);
+    }
+
+    /// Appends an event that matches and is passed on, with its number raised by `inserted`. A number beyond 32 bits
+    /// stays.
+    #[cold]
+    pub(super) fn write_shifted(&self, event: &[u8], inserted: u16, out: &mut Vec<u8>) {
+        let at = self.number(event).unwrap_or_default();
+        match Raw::new(&event[at.clone()]).count().and_then(|own| u32::try_from(own).ok()) {
+            None => out.extend_from_slice(event),
+            Some(own) => {
+                out.extend_from_slice(&event[..at.start]);
+                write_count(out, own.saturating_add(inserted.into()).into());
+                out.extend_from_slice(&event[at.end..]);
+            }
+        }
+    }
+
+    /// Place of such an event's number, if it has one.
+    fn number(&self, event: &[u8]) -> Option<Range<usize>> {
+        let mut comparison = self.template.compare(event)?;
+        while let Some(hole) = comparison.next_hole()? {
+            let (at, len) = (event.len() - comparison.left.len(), hole.len(comparison.left)?);
+            if hole == Hole::Count {
+                return Some(at..at + len);
+            }
+            comparison.fill(len)?;
+        }
+        None
     }
 }
 

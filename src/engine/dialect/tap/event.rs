@@ -105,18 +105,13 @@ impl Tap {
         }
     }
 
-    /// Notes another event like the last one, with this text; false if it must be read.
+    /// Notes another event like the last one, with this text. Returns the number of events of Tollgate's own before it.
     #[inline]
-    pub(crate) fn repeats(&mut self, text: &[u8]) -> bool {
-        if let StreamFormat::Responses { next, inserted, .. } = &mut self.format {
-            // Its number differs from the upstream's.
-            if *inserted > 0 {
-                return false;
-            }
-            *next = next.saturating_add(1);
-        }
+    pub(crate) fn repeats(&mut self, text: &[u8]) -> u16 {
         self.relayed.feed_json(text);
-        true
+        let StreamFormat::Responses { next, inserted, .. } = &mut self.format else { return 0 };
+        *next = next.saturating_add(1);
+        *inserted
     }
 
     /// Sets the number of choices in the stream; each has an end of its own.
@@ -352,7 +347,7 @@ impl Tap {
         out.extend_from_slice(frame.raw);
         remove_cost(seen.own_cost, begin, out);
         self.finished = kind.is("message_stop");
-        if seen.is_text_alone() && kind.is("content_block_delta") {
+        if seen.is_text_alone() && kind.is("content_block_delta") && !name.is_empty() {
             return Ok(Relayed::Text { text: seen.text, sent_at: None });
         }
         let is_ping = name == b"ping" || kind.is("ping");

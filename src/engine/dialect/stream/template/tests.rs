@@ -8,7 +8,7 @@ fn learn(template: &mut EventTemplate, event: &str, text: &str, sent: Option<&st
     let span = Span::new(at(data), at(data) + text.len());
     // A part of the event itself, as the splitter returns it.
     assert!(!Span::of_part(frame.raw, frame.data).is_empty());
-    template.learn(&frame, span, sent.unwrap_or(event).as_bytes(), sent.map(at));
+    template.learn(&frame, span, sent.map(|sent| (sent.as_bytes(), at(sent))));
 }
 
 /// What the client gets for an event that matches, and its text.
@@ -75,26 +75,29 @@ fn other_varying_values_may_be_in_any_order() {
         for other in [more.replace(":8", ":9"), more.trim_end().to_owned(), event("012", "heron", "")] {
             assert_eq!(sent(&mut template, &other), None, "{other}");
         }
+        for (number, shifted) in [("0", "3"), ("4294967295", "4294967295"), ("4294967296", "4294967296")] {
+            let (event, mut out) = (event(number, "heron", "x"), Vec::new());
+            template.write_shifted(event.as_bytes(), 3, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), event.replace(&format!(":{number}"), &format!(":{shifted}")));
+        }
     }
 }
 
 #[test]
-fn event_that_cannot_be_repeated_is_not_learned() {
-    let event = "data: {\"content\":\"one\"}\n\n";
-    let mut template = EventTemplate::default();
-    let data = "{\"content\":\"one\"}".to_owned();
-    let frame = Frame { name: b"", data: data.as_bytes(), raw: event.as_bytes(), comment: false };
-    let text = Span::new(12, 15);
-    for (raw, sent, sent_at) in [
-        // The data is elsewhere: it arrived in several lines.
-        (event, event, None),
-        (&event[..event.len() - 2], "", None),
-        (event, "one", Some(usize::MAX - 1)),
-        (event, "on", Some(0)),
+fn event_whose_text_is_elsewhere_is_not_learned() {
+    let (event, data) = ("data: {\"content\":\"one\"}\n\n", "{\"content\":\"one\"}".to_owned());
+    let inside = &event.as_bytes()[6..6 + data.len()];
+    // Data of several lines is joined; a text may wait, or be written in another form.
+    for (data, sent) in [
+        (data.as_bytes(), None),
+        (inside, Some(("one", usize::MAX - 1))),
+        (inside, Some(("on", 0))),
+        (inside, Some(("", 0))),
+        (inside, Some(("a two", 2))),
     ] {
-        let is_joined = raw == event && sent == event;
-        let data = if is_joined { frame.data } else { &raw.as_bytes()[6..6 + data.len()] };
-        template.learn(&Frame { raw: raw.as_bytes(), data, ..frame }, text, sent.as_bytes(), sent_at);
-        assert_eq!(template.event(event.as_bytes()), None, "{raw} {sent}");
+        let mut template = EventTemplate::default();
+        let frame = Frame { name: b"", data, raw: event.as_bytes(), comment: false };
+        template.learn(&frame, Span::new(12, 15), sent.map(|(sent, at)| (sent.as_bytes(), at)));
+        assert_eq!(template.event(event.as_bytes()), None, "{sent:?}");
     }
 }
