@@ -2,12 +2,15 @@
 //!
 //! A closed block cannot be opened again, and a client may run a call as soon as its block is closed. So whatever
 //! arrives while a call is open waits for the end of that call, in the order of its arrival. Must never hold more than
-//! [`TOOL_HELD_MAX`]. Called by [`super::Convert`].
+//! [`TOOL_HELD_MAX`] bytes and [`PARTS_MAX`] parts. Called by [`super::Convert`].
 
 use super::super::answer::StreamFault;
 use crate::dialect::neutral::delta::{Delta, TOOL_HELD_MAX, TextKind};
 use crate::dialect::neutral::is_blank;
 use std::collections::VecDeque;
+
+/// Maximum number of parts that may wait. A model sends a handful.
+const PARTS_MAX: usize = 1024;
 
 /// A part of the answer that waits.
 #[derive(Debug)]
@@ -68,36 +71,40 @@ impl Sequencer {
                 }
                 write(delta);
             }
-            _ if self.open.is_some() => self.hold(delta),
-            Delta::ToolOpen { slot, .. } => {
-                self.open = Some(slot);
+            _ if self.open.is_none() => {
+                if let Delta::ToolOpen { slot, .. } = delta {
+                    self.open = Some(slot);
+                }
                 write(delta);
             }
-            Delta::Text(_) | Delta::Refuse(_) | Delta::Think(_) | Delta::Thought { .. } => write(delta),
+            Delta::ToolOpen { slot, id, name } => {
+                let (id, name) = (id.to_vec(), name.to_vec());
+                self.hold(WaitingPart::Call { slot, id, name, json: Vec::new(), has_ended: false });
+            }
+            Delta::Thought { block } => self.hold(WaitingPart::Thought(block.map(<[u8]>::to_vec))),
+            Delta::Text(text) => self.hold_text(TextKind::Text, text),
+            Delta::Refuse(text) => self.hold_text(TextKind::Refuse, text),
+            Delta::Think(text) => self.hold_text(TextKind::Think, text),
         }
-        if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) }
+        let is_too_much = self.waiting > TOOL_HELD_MAX || self.parts.len() > PARTS_MAX;
+        if is_too_much { Err(StreamFault::TooLarge) } else { Ok(()) }
     }
 
-    fn hold(&mut self, delta: Delta<'_>) {
-        let part = match (delta, delta.text()) {
-            (Delta::ToolOpen { slot, id, name }, _) => {
-                WaitingPart::Call { slot, id: id.to_vec(), name: name.to_vec(), json: Vec::new(), has_ended: false }
-            }
-            (_, Some((kind, text))) => match self.parts.back_mut() {
-                Some(WaitingPart::Text(last, before)) if *last == kind => {
-                    before.extend_from_slice(text);
-                    self.waiting += text.len();
-                    return;
-                }
-                // Servers send a line feed between calls.
-                _ if kind == TextKind::Text && is_blank(text) => return,
-                _ => WaitingPart::Text(kind, text.to_vec()),
-            },
-            (Delta::Thought { block }, _) => WaitingPart::Thought(block.map(<[u8]>::to_vec)),
-            _ => return,
-        };
+    fn hold(&mut self, part: WaitingPart) {
         self.waiting += part.size();
         self.parts.push_back(part);
+    }
+
+    fn hold_text(&mut self, kind: TextKind, text: &[u8]) {
+        match self.parts.back_mut() {
+            Some(WaitingPart::Text(last, before)) if *last == kind => {
+                before.extend_from_slice(text);
+                self.waiting += text.len();
+            }
+            // Servers send a line feed between calls.
+            _ if kind == TextKind::Text && is_blank(text) => {}
+            _ => self.hold(WaitingPart::Text(kind, text.to_vec())),
+        }
     }
 
     /// Keeps more arguments of a call that waits.
@@ -202,6 +209,10 @@ mod tests {
             assert_eq!(sequence(&ended).as_deref(), Ok(want), "{deltas:?}");
         }
         assert_eq!(sequence(&[open(0), close(0), args(0, b"a")]), Err(StreamFault::Malformed));
+        let large = vec![b'x'; TOOL_HELD_MAX];
+        assert_eq!(sequence(&[open(0), open(1), args(1, &large)]), Err(StreamFault::TooLarge));
+        let many: Vec<Delta<'_>> = [text, Delta::Think(b"x")].repeat(PARTS_MAX);
+        assert_eq!(sequence(&[&[open(0)], &many[..]].concat()), Err(StreamFault::TooLarge));
     }
 
     #[test]

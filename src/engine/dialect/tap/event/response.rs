@@ -97,7 +97,7 @@ impl Tap {
         }
         if seen.object.is_empty() {
             self.pass(kind, number, frame, out);
-            if seen.is_text_alone() {
+            if seen.is_text_alone() && is_plain(frame, kind) {
                 return Ok(Relayed::Text { text: seen.text, sent_at: None });
             }
             return Ok(Relayed::Event);
@@ -137,6 +137,12 @@ impl Tap {
             }
         }
     }
+}
+
+/// True if an event has the form in which it is written with another number.
+fn is_plain(frame: &Frame<'_>, kind: &[u8]) -> bool {
+    let named = frame.raw.strip_prefix(b"event: ").and_then(|rest| rest.strip_prefix(kind));
+    named.and_then(|rest| rest.strip_prefix(b"\ndata: ")?.strip_suffix(b"\n\n")) == Some(frame.data)
 }
 
 /// Begins an event; returns the position of its data.
