@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 /// Folders whose files and folders need each other in a circle, and the number of their members in circles.
-const CIRCLES: [(&str, usize); 2] = [("dialect", 14), ("store", 2)];
+const CIRCLES: [(&str, usize); 2] = [("dialect", 12), ("store", 2)];
 /// Maximum number of files with methods of a type, and the types that exceed it.
 const FILES_MAX: usize = 6;
 const SPREAD: [(&str, usize); 5] = [("RequestJob", 16), ("Request", 11), ("Remote", 10), ("Answering", 7), ("Cx", 7)];

@@ -1,7 +1,7 @@
 //! Common types of a response on its way, complete or streamed: its identity, one event, and the reasons for a failure.
 //!
 //! Owns only these types. Must never import a file that works with them: every path through this folder starts here.
-//! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
+//! Used by [`super::relay`], [`super::translate::stream`], [`super::translate::answer`] and [`super::stream`].
 
 use super::capabilities::Param;
 use super::errors::{ErrorText, read_error};

@@ -3,14 +3,14 @@
 //! Must never be imported by a format.
 
 use super::answer::{Destination, Frame, StreamFault};
+use super::chat::read_stream::ChatReader;
 use super::chat::replay::chunks;
-use super::chat::stream_reader::ChatReader;
-use super::chat::stream_writer::ChatWriter;
-use super::messages::stream_reader::MessagesReader;
-use super::messages::stream_writer::MessagesWriter;
+use super::chat::write_stream::ChatWriter;
+use super::messages::read_stream::MessagesReader;
+use super::messages::write_stream::MessagesWriter;
 use super::neutral::delta::{Delta, Take};
-use super::responses::stream_reader::ResponsesReader;
-use super::responses::stream_writer::ResponsesWriter;
+use super::responses::read_stream::ResponsesReader;
+use super::responses::write_stream::ResponsesWriter;
 use crate::wire::json::Raw;
 use crate::wire::{ModelEndpoint, Shape};
 

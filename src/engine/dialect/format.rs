@@ -7,14 +7,15 @@ use super::answer::{Broken, Destination};
 use super::capabilities::Capabilities;
 use super::errors::ErrorText;
 use super::keys::K;
-use super::neutral::conversation::Talk;
+use super::neutral::conversation::Conversation;
 use super::neutral::naming::TranslationState;
-use super::replies::{AnswerHole, WholeAnswer};
+use super::relay::StreamFormat;
+use super::relay::own::Own;
 use super::request::{Fields, Invalid, Name, PresentMembers};
-use super::requests::ask::SourceRequest;
-use super::requests::facts::RequestFacts;
-use super::tap::StreamFormat;
-use super::tap::own::Own;
+use super::translate::answer::hole::AnswerHole;
+use super::translate::answer::whole::WholeAnswer;
+use super::translate::facts::RequestFacts;
+use super::translate::source::SourceRequest;
 use super::usage::Reported;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Token};
@@ -78,12 +79,12 @@ pub(super) trait Format {
     fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>>;
 
     /// Reads a request that is to be translated.
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid>;
+    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid>;
 
     /// Writes a translated request.
     fn write_request(
         ask: &SourceRequest<'_>,
-        talk: Talk<'_>,
+        conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid>;

@@ -2,8 +2,8 @@
 //! policy, no sockets, no clock. Called only by `gateway`.
 //!
 //! `chat`, `messages` and `responses` know one format each, `format` lists what each must define, `dispatch` finds the
-//! format of a shape, and `neutral` has the forms between them. `requests`, `convert` and `replies` translate requests,
-//! streams and complete answers; `rewrite` and `tap` pass them on within one format.
+//! format of a shape, and `neutral` has the forms between them. `translate` translates requests,
+//! streams and complete answers; `rewrite` and `relay` pass them on within one format.
 //!
 //! # To add an API format
 //!
@@ -12,18 +12,17 @@
 //!
 //! # To add a kind of event of a stream
 //!
-//! A variant of `neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and
-//! `stream_writer` of each format); `convert::sequencer` if it must wait while a call is incomplete; the same for
-//! complete answers in `replies`. The compiler names the matches except those with a `_` arm: `Delta::text`,
-//! `Sink::take` and `unwrap_json` in `convert`, `convert::sequencer`, `replies::streamed`. A pair in
+//! A variant of `neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`read_stream` and
+//! `write_stream` of each format); `translate::stream::sequencer` if it must wait while a call is incomplete; the same for
+//! complete answers in `translate::answer`. The compiler names the matches except those with a `_` arm: `Delta::text`,
+//! `Sink::take` and `unwrap_json` in `translate::stream`, its `sequencer`, `translate::answer::streamed`. A pair in
 //! `tests/fixtures/cross/` is counted in `tests::examples`. Another spelling of an event that `Delta` has already needs
-//! the format's `stream_reader`, `tap::event` for a stream within one format, `keys::K` for the name of a member,
-//! also for complete answers, and `events` for a complete answer to a request for a stream.
+//! the format's `read_stream`, `relay::event` for a stream within one format, `keys::K` for the name of a member,
+//! also for complete answers, and `replay` of the format for a complete answer to a request for a stream.
 
 mod answer;
 pub mod capabilities;
 mod chat;
-mod convert;
 mod dispatch;
 pub mod errors;
 mod format;
@@ -32,15 +31,14 @@ mod messages;
 pub mod neutral;
 pub mod passthrough;
 mod reasons;
-pub mod replies;
+pub mod relay;
 pub mod request;
-pub mod requests;
 mod responses;
 pub mod rewrite;
 mod session;
 pub mod stream;
-pub mod tap;
 pub mod tokens;
+pub mod translate;
 pub mod usage;
 
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
@@ -51,16 +49,16 @@ pub use errors::overflow::{Overflow, is_rate};
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use neutral::naming::TranslationState;
 pub use passthrough::form::{FormWriter, RequestForm};
-pub use replies::{AnswerTemplates, reply};
+pub use relay::cost::write_cost;
+pub use relay::{rejected, whole};
 pub use request::{Fields, Invalid, RequestScan, ScanWork};
-pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};
 pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::own_events::{failure, opening};
 pub use stream::{Fed, SseStream};
-pub use tap::cost::write_cost;
-pub use tap::{rejected, whole};
 pub use tokens::{Estimator, PromptTokens};
+pub use translate::answer::{AnswerTemplates, reply};
+pub use translate::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};
 pub use usage::{ObservedUsage, Reported};
 
 /// The members of requests, in any format, that are never sent on for a client.

@@ -35,17 +35,17 @@ pub fn conversation(endpoint: ModelEndpoint, body: &[u8], fields: &Fields) -> u6
         return mix_bytes(3, &first[..first.len().min(END)]);
     }
     let opening = with_format!(endpoint.shape, F => F::REQUESTS).opening;
-    let [system, talk] = opening.map(|name| name.map_or(Raw::NULL, member));
+    let [system, conversation] = opening.map(|name| name.map_or(Raw::NULL, member));
     let mut begun = texts(3, system);
     // The input of a response may be a single string.
-    if talk.string().is_some() {
-        return texts(begun, talk);
+    if conversation.string().is_some() {
+        return texts(begun, conversation);
     }
     // The scan has usually noted where those texts are.
     if let Some(opening) = fields.opening.texts() {
         return opening.iter().fold(begun, |sum, text| ends(sum, text.of(body)));
     }
-    let mut messages = talk.items();
+    let mut messages = conversation.items();
     for _ in 0..ITEMS_MAX {
         let Some((_, [content, role])) = messages.pick(["content", "role"]) else { break };
         begun = texts(begun, content.unwrap_or(Raw::NULL));

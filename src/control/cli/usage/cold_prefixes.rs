@@ -113,10 +113,10 @@ pub(crate) fn csv(lines: &[ConversationLine]) -> String {
 
 /// Tracks conversations by session, record by record.
 #[derive(Default)]
-struct Followed(BTreeMap<Arc<str>, Conversation>);
+struct Followed(BTreeMap<Arc<str>, CachedConversation>);
 
 #[derive(Default)]
-struct Conversation {
+struct CachedConversation {
     line: ConversationLine,
     /// State by model: a program's requests to another model have a prefix of their own.
     states: Vec<(Arc<str>, ConversationState)>,
@@ -129,7 +129,7 @@ impl Followed {
             // An arbitrary one: names are hashes.
             self.0.pop_first();
         }
-        let Conversation { line, states } = self.0.entry(session.clone()).or_default();
+        let CachedConversation { line, states } = self.0.entry(session.clone()).or_default();
         let usage = &row.usage;
         line.requests += 1;
         line.input_tokens += usage.prompt();
@@ -168,7 +168,7 @@ impl Followed {
     }
 
     fn lines(self) -> Vec<ConversationLine> {
-        let named = |(name, one): (Arc<str>, Conversation)| ConversationLine { name: name.to_string(), ..one.line };
+        let named = |(name, one): (Arc<str>, CachedConversation)| ConversationLine { name: name.to_string(), ..one.line };
         let mut lines: Vec<ConversationLine> = self.0.into_iter().map(named).collect();
         lines.sort_unstable_by_key(|line| {
             let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();

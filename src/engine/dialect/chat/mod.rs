@@ -1,30 +1,31 @@
 //! OpenAI Chat Completions: its requests, streams and complete answers.
 
-mod answer_writer;
 pub(super) mod custom_tools;
+pub(super) mod read_request;
+pub(super) mod read_stream;
 mod reasoning;
 pub(super) mod replay;
-pub(super) mod request_reader;
-pub(super) mod request_writer;
 pub(super) mod signature;
-pub(super) mod stream_reader;
-pub(super) mod stream_writer;
+mod write_answer;
+pub(super) mod write_request;
+pub(super) mod write_stream;
 
 use super::answer::{Broken, Destination};
 use super::capabilities::Capabilities;
 use super::errors::ErrorText;
 use super::format::Format;
 use super::keys::K;
-use super::neutral::conversation::Talk;
+use super::neutral::conversation::Conversation;
 use super::neutral::delta::finishes;
 use super::neutral::naming::TranslationState;
 use super::reasons::{REASONS_MAX, first, reason};
-use super::replies::{AnswerHole, WholeAnswer};
+use super::relay::own::Own;
+use super::relay::{StreamFormat, is_said};
 use super::request::{Fields, Invalid, Name, PresentMembers};
-use super::requests::ask::SourceRequest;
-use super::requests::facts::{BytesEach, RequestFacts};
-use super::tap::own::Own;
-use super::tap::{StreamFormat, is_said};
+use super::translate::answer::hole::AnswerHole;
+use super::translate::answer::whole::WholeAnswer;
+use super::translate::facts::{BytesEach, RequestFacts};
+use super::translate::source::SourceRequest;
 use super::usage::Reported;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Token, ValueKind, eq_unescaped};
@@ -36,7 +37,7 @@ pub(super) struct Chat;
 impl Format for Chat {
     const REQUESTS: RequestFacts = RequestFacts {
         opening: [None, Some(Name::Messages)],
-        stops: ("stop", request_writer::STOPS_MAX),
+        stops: ("stop", write_request::STOPS_MAX),
         verbosity: "verbosity",
         tool_name_max: 64,
         bytes_each: BytesEach::OF_MESSAGES,
@@ -85,17 +86,17 @@ impl Format for Chat {
         kinds.find(|kind| !(kind.is("function") || kind.is("custom")))
     }
 
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
-        request_reader::read(ask, state)
+    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+        read_request::read(ask, state)
     }
 
     fn write_request(
         ask: &SourceRequest<'_>,
-        talk: Talk<'_>,
+        conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid> {
-        request_writer::write(ask, talk, state, out)
+        write_request::write(ask, conversation, state, out)
     }
 
     fn takes_verbosity(takes: &Capabilities) -> bool {
@@ -107,7 +108,7 @@ impl Format for Chat {
     }
 
     fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
-        answer_writer::write(answer, to)
+        write_answer::write(answer, to)
     }
 
     fn write_events(body: Raw<'_>, out: &mut Vec<u8>) {

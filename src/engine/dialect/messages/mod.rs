@@ -1,12 +1,12 @@
 //! Anthropic Messages: its requests, streams and complete answers.
 
-mod answer_writer;
+pub(super) mod read_request;
+pub(super) mod read_stream;
 mod replay;
-pub(super) mod request_reader;
-pub(super) mod request_writer;
-pub(super) mod stream_reader;
-pub(super) mod stream_writer;
 pub(super) mod unsigned;
+mod write_answer;
+pub(super) mod write_request;
+pub(super) mod write_stream;
 
 use super::answer::{Broken, Destination};
 use super::capabilities::Capabilities;
@@ -14,16 +14,17 @@ use super::chat::Chat;
 use super::errors::ErrorText;
 use super::format::Format;
 use super::keys::K;
-use super::neutral::conversation::Talk;
+use super::neutral::conversation::Conversation;
 use super::neutral::delta::{finish_word, lists_nothing};
 use super::neutral::naming::TranslationState;
 use super::reasons::{last, only, reason};
-use super::replies::{AnswerHole, WholeAnswer};
+use super::relay::StreamFormat;
+use super::relay::own::{IDENTITY, Own};
 use super::request::{Fields, Invalid, Name, PresentMembers};
-use super::requests::ask::SourceRequest;
-use super::requests::facts::{BytesEach, RequestFacts};
-use super::tap::StreamFormat;
-use super::tap::own::{IDENTITY, Own};
+use super::translate::answer::hole::AnswerHole;
+use super::translate::answer::whole::WholeAnswer;
+use super::translate::facts::{BytesEach, RequestFacts};
+use super::translate::source::SourceRequest;
 use super::usage::Reported;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Token, eq_unescaped};
@@ -89,17 +90,17 @@ impl Format for Messages {
             .find(|kind| !kind.is_null() && !kind.text().is_some_and(|kind| is_clients(&kind)))
     }
 
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
-        request_reader::read(ask, state)
+    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+        read_request::read(ask, state)
     }
 
     fn write_request(
         ask: &SourceRequest<'_>,
-        talk: Talk<'_>,
+        conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid> {
-        request_writer::write(ask, talk, state, out)
+        write_request::write(ask, conversation, state, out)
     }
 
     fn takes_verbosity(_: &Capabilities) -> bool {
@@ -111,7 +112,7 @@ impl Format for Messages {
     }
 
     fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
-        answer_writer::write(answer, to)
+        write_answer::write(answer, to)
     }
 
     fn write_events(body: Raw<'_>, out: &mut Vec<u8>) {

@@ -10,11 +10,11 @@ use crate::wire::json::Raw;
 
 /// A whole request.
 #[derive(Default)]
-pub(crate) struct Talk<'a> {
+pub(crate) struct Conversation<'a> {
     pub(crate) turns: Vec<Turn<'a>>,
-    pub(crate) offer: Offer<'a>,
+    pub(crate) tools: Tools<'a>,
     pub(crate) format: OutputFormat<'a>,
-    pub(crate) wishes: Wishes<'a>,
+    pub(crate) settings: AnswerSettings<'a>,
 }
 
 /// Role of a speaker.
@@ -40,18 +40,18 @@ pub(crate) enum Block<'a> {
     Text(JsonText<'a>),
     Media(Media<'a>),
     /// Reasoning, which a target may require back.
-    Think(&'a [u8]),
+    Reasoning(&'a [u8]),
     /// Reasoning from this very target, as JSON in its own format.
-    Carried(Vec<u8>),
+    SealedReasoning(Vec<u8>),
     Call(ToolCall<'a>),
-    Result(Returned<'a>),
+    Result(ToolResult<'a>),
     /// The client's cache mark on the preceding block.
-    Mark(CacheMark),
+    Breakpoint(CacheBreakpoint),
 }
 
 /// End of a cached prefix of the prompt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct CacheMark {
+pub(crate) struct CacheBreakpoint {
     /// True for one hour, false for the default time.
     pub(crate) hour: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) struct ToolCall<'a> {
 }
 
 /// Result of a tool call.
-pub(crate) struct Returned<'a> {
+pub(crate) struct ToolResult<'a> {
     /// Id of the call.
     pub(crate) id: &'a [u8],
     pub(crate) failed: bool,
@@ -87,8 +87,8 @@ pub(crate) struct Returned<'a> {
 
 /// The tools on offer and the choice among them.
 #[derive(Default)]
-pub(crate) struct Offer<'a> {
-    pub(crate) tools: Vec<Tool<'a>>,
+pub(crate) struct Tools<'a> {
+    pub(crate) list: Vec<Tool<'a>>,
     pub(crate) choice: ToolChoice<'a>,
     /// True if several may be called at once; `None` if the client does not say.
     pub(crate) parallel: Option<bool>,
@@ -102,7 +102,7 @@ pub(crate) struct Tool<'a> {
     pub(crate) description: Option<JsonText<'a>>,
     pub(crate) schema: Schema<'a>,
     pub(crate) strict: bool,
-    pub(crate) mark: Option<CacheMark>,
+    pub(crate) mark: Option<CacheBreakpoint>,
 }
 
 /// Arguments that a tool accepts.
@@ -168,7 +168,7 @@ impl Effort {
 
 /// Parameters of the answer; each is absent if the client does not send it.
 #[derive(Default)]
-pub(crate) struct Wishes<'a> {
+pub(crate) struct AnswerSettings<'a> {
     pub(crate) temperature: Option<Raw<'a>>,
     pub(crate) top_p: Option<Raw<'a>>,
     pub(crate) stops: Vec<&'a [u8]>,
@@ -185,7 +185,7 @@ pub(crate) struct Wishes<'a> {
     pub(crate) unbounded: bool,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Conversation<'a> {
     /// The ids of all calls in the conversation.
     pub(crate) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
         let blocks = self.turns.iter().flat_map(|turn| &turn.blocks);

@@ -182,9 +182,9 @@ pub(crate) enum Delta<'a> {
     /// More of a refusal.
     Refuse(&'a [u8]),
     /// More reasoning.
-    Think(&'a [u8]),
+    Reasoning(&'a [u8]),
     /// One piece of reasoning is complete; it may have had no text.
-    Thought {
+    ReasoningEnd {
         /// JSON in the target's own format that must be sent back to it; `None` if there is none.
         block: Option<&'a [u8]>,
     },
@@ -241,7 +241,7 @@ impl TextKind {
         match self {
             TextKind::Text => Delta::Text(text),
             TextKind::Refuse => Delta::Refuse(text),
-            TextKind::Think => Delta::Think(text),
+            TextKind::Think => Delta::Reasoning(text),
             TextKind::Arguments(slot) => Delta::ToolArgs { slot, json: text },
         }
     }
@@ -254,7 +254,7 @@ impl<'a> Delta<'a> {
         match *self {
             Delta::Text(text) => Some((TextKind::Text, text)),
             Delta::Refuse(text) => Some((TextKind::Refuse, text)),
-            Delta::Think(text) => Some((TextKind::Think, text)),
+            Delta::Reasoning(text) => Some((TextKind::Think, text)),
             Delta::ToolArgs { slot, json } => Some((TextKind::Arguments(slot), json)),
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! Endpoints whose requests and answers are relayed unchanged, and the members of each that are read.
 //!
-//! Owns the table. Must never read a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
+//! Owns the table. Must never read a body itself: `request` checks the members, `rewrite` replaces the model, `relay`
 //! reads the usage. Another such endpoint begins with an entry here and a variant of [`Passthrough`].
 
 pub mod form;

@@ -2,7 +2,7 @@
 
 use crate::dialect::neutral::naming::Echo;
 use crate::dialect::request::Name;
-use crate::dialect::requests::ask::SourceRequest;
+use crate::dialect::translate::source::SourceRequest;
 use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 
 /// Maximum bytes of a repeated member. A longer one, such as a large schema, is repeated as its default.

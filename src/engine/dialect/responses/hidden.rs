@@ -2,11 +2,11 @@
 //! visible to clients.
 //!
 //! Owns their removal. Must never touch an answer of a model without such parameters. Called for the output of
-//! `tap::event` and `tap::reply`.
+//! `relay::event` and `relay::answer`.
 
 use crate::dialect::capabilities::Param;
 use crate::dialect::request::Leave;
-use crate::dialect::requests::cut;
+use crate::dialect::translate::cut;
 use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped};
 

@@ -1,37 +1,38 @@
 //! OpenAI Responses: its requests, streams and complete answers.
 
-mod answer_writer;
 pub(super) mod echo;
 pub(super) mod hidden;
 pub(super) mod hosted_tools;
 pub(super) mod input;
+pub(super) mod read_request;
+pub(super) mod read_stream;
 mod replay;
-pub(super) mod request_reader;
-pub(super) mod request_writer;
 pub(super) mod response;
-pub(super) mod stream_reader;
-pub(super) mod stream_writer;
 pub(super) mod tools;
+mod write_answer;
+pub(super) mod write_request;
+pub(super) mod write_stream;
 
 use super::answer::{Broken, Destination};
 use super::capabilities::Capabilities;
 use super::errors::ErrorText;
 use super::format::Format;
 use super::keys::K;
-use super::neutral::conversation::Talk;
+use super::neutral::conversation::Conversation;
 use super::neutral::naming::TranslationState;
 use super::reasons::{last, only, reason};
-use super::replies::{AnswerHole, WholeAnswer};
+use super::relay::StreamFormat;
+use super::relay::own::{IDENTITY, Own};
 use super::request::{Fields, Invalid, Name, PresentMembers};
-use super::requests::ask::SourceRequest;
-use super::requests::facts::{BytesEach, RequestFacts};
-use super::tap::StreamFormat;
-use super::tap::own::{IDENTITY, Own};
+use super::translate::answer::hole::AnswerHole;
+use super::translate::answer::whole::WholeAnswer;
+use super::translate::facts::{BytesEach, RequestFacts};
+use super::translate::source::SourceRequest;
 use super::usage::Reported;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Token};
+use read_stream::unfinished;
 use std::borrow::Cow;
-use stream_reader::unfinished;
 
 /// OpenAI Responses.
 pub(super) struct Responses;
@@ -59,7 +60,7 @@ impl Format for Responses {
     const HAS_CHOICES: bool = false;
     const BOUND_HAS_TWO_NAMES: bool = false;
     const REQUIRES_BOUND: bool = false;
-    const BOUND_MIN: u64 = request_writer::BOUND_MIN;
+    const BOUND_MIN: u64 = write_request::BOUND_MIN;
     const IS_STORED: bool = true;
     const HAS_LOCAL_MEMBERS: bool = false;
     const CUT_INSTEAD: &'static str = "";
@@ -81,17 +82,17 @@ impl Format for Responses {
         name == Name::Text
     }
 
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
-        request_reader::read(ask, state)
+    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+        read_request::read(ask, state)
     }
 
     fn write_request(
         ask: &SourceRequest<'_>,
-        talk: Talk<'_>,
+        conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid> {
-        request_writer::write(ask, talk, state, out)
+        write_request::write(ask, conversation, state, out)
     }
 
     fn takes_verbosity(_: &Capabilities) -> bool {
@@ -103,7 +104,7 @@ impl Format for Responses {
     }
 
     fn write_answer(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
-        answer_writer::write(answer, to)
+        write_answer::write(answer, to)
     }
 
     fn write_events(body: Raw<'_>, out: &mut Vec<u8>) {
@@ -115,7 +116,7 @@ impl Format for Responses {
     }
 
     fn is_empty<'a>(output: Raw<'_>, status: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
-        stream_reader::is_empty(output, status, usage)
+        read_stream::is_empty(output, status, usage)
     }
 
     fn reported(usage: Raw<'_>) -> Reported {

@@ -1,6 +1,6 @@
 //! Writes a complete response as the events of a stream.
 
-use super::stream_reader::is_answer;
+use super::read_stream::is_answer;
 use crate::dialect::neutral::replay::{begin, end, string};
 use crate::wire::json::{Raw, key, member_count, member_inside, object_with};
 

@@ -5,13 +5,13 @@
 
 use crate::base::limits::TOOLS_MAX;
 use crate::dialect::chat::custom_tools::free_text;
-use crate::dialect::chat::request_reader::keep;
+use crate::dialect::chat::read_request::keep;
 use crate::dialect::neutral::JsonText;
-use crate::dialect::neutral::conversation::{Offer, Schema, Tool, ToolChoice};
+use crate::dialect::neutral::conversation::{Tools, Schema, Tool, ToolChoice};
 use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, tool_name};
 use crate::dialect::request::{Invalid, Name};
-use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
-use crate::dialect::requests::bounds::{too_many, tool_name_fits};
+use crate::dialect::translate::bounds::{too_many, tool_name_fits};
+use crate::dialect::translate::source::{MARKS, SourceRequest, refuse};
 use crate::wire::json::Raw;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const DEFAULT_NAMESPACE: &[u8] = b"functions";
 const TOOL_SEARCH: &[u8] = b"tool_search";
 
 /// Expected values of the tool choice.
-const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on offer, for this model";
+const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on tools, for this model";
 
 /// The upstream's names of the tools.
 #[derive(Default)]
@@ -81,7 +81,7 @@ pub fn read<'a>(
     ask: &SourceRequest<'a>,
     input: Raw<'a>,
     state: &mut TranslationState,
-) -> Result<(ToolNames<'a>, Offer<'a>), Invalid> {
+) -> Result<(ToolNames<'a>, Tools<'a>), Invalid> {
     let names = ToolNames { most: ask.targets.tool_name_max, ..ToolNames::default() };
     let mut reader = ToolReader { ask, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
@@ -112,11 +112,11 @@ pub fn read<'a>(
         return refuse("tools", "at least one function or custom tool for this model, which has no tools of its own");
     }
     if tools.is_empty() {
-        return Ok((names, Offer { hosted, ..Offer::default() }));
+        return Ok((names, Tools { hosted, ..Tools::default() }));
     }
     let choice = choose(choice, &names, &mut tools)?;
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
-    Ok((names, Offer { tools, choice, parallel, hosted }))
+    Ok((names, Tools { list: tools, choice, parallel, hosted }))
 }
 
 /// Position of a tool in the request.

@@ -12,7 +12,7 @@ use super::dispatch::with_format;
 use super::format::Format as _;
 use super::passthrough::PassthroughFormat;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
-use super::requests::RequestTarget;
+use super::translate::RequestTarget;
 use crate::base::text::push_number;
 use crate::dialect::chat::{Chat, custom_tools, signature};
 use crate::wire::json::{Raw, eq_unescaped, item, linear, members, write_string};

@@ -10,11 +10,11 @@ mod preface;
 mod template;
 
 use super::answer::{Broken, Frame, Rejected, Relayed, ResponseIdentity, StreamFault};
-use super::convert::Convert;
 use super::dispatch::write_events;
 use super::errors::{ErrorWords, error_event};
 use super::neutral::naming::TranslationState;
-use super::tap::{Tap, rejected, whole};
+use super::relay::{Tap, rejected, whole};
+use super::translate::stream::Convert;
 use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::PREFACE_MAX;

@@ -4,7 +4,7 @@ use crate::dialect::answer::{Destination, ResponseIdentity};
 use crate::dialect::dispatch::with_format;
 use crate::dialect::errors::{ErrorWords, error_event};
 use crate::dialect::neutral::naming::TranslationState;
-use crate::dialect::responses::stream_writer::ResponsesWriter;
+use crate::dialect::responses::write_stream::ResponsesWriter;
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::{ModelEndpoint, Shape};
 

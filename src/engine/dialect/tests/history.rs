@@ -33,7 +33,7 @@ fn called(from: Shape, arguments: &Value) -> String {
 fn message_of_dropped_reasoning_alone_is_omitted() {
     // Anthropic refuses a message without content, Mistral one without content and tool calls.
     let carrier = "tg1.eyJrIjoiMDAwMDAwMDAiLCJiIjpbXX0";
-    let talk = |from: Shape| match from {
+    let conversation = |from: Shape| match from {
         Shape::Responses => value!({"model": "m", "input": [
             {"role": "user", "content": "a"},
             {"type": "reasoning", "summary": [], "encrypted_content": carrier},
@@ -49,7 +49,7 @@ fn message_of_dropped_reasoning_alone_is_omitted() {
         (Shape::Responses, Shape::Chat),
         (Shape::Responses, Shape::Messages),
     ] {
-        let sent = asked(from, shape, &talk(from).to_string());
+        let sent = asked(from, shape, &conversation(from).to_string());
         let list = &sent[if shape == Shape::Responses { "input" } else { "messages" }];
         assert!(list.as_array().unwrap().iter().all(|item| item["role"] == "user"), "{from:?} to {shape:?}: {sent}");
     }

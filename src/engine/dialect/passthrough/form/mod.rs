@@ -8,8 +8,8 @@ use super::PassthroughFormat;
 use crate::base::limits::{DROPPED_MAX, NAME_BYTES_MAX, TOLD_LOOKED_AT_MAX, UPLOAD_HOLD};
 use crate::dialect::capabilities::{Capabilities, UnknownMembers};
 use crate::dialect::request::{Fields, Invalid, Name, stored};
-use crate::dialect::requests::RequestTarget;
 use crate::dialect::tokens::{CountLater, Estimator};
+use crate::dialect::translate::RequestTarget;
 use crate::wire::multipart::{FormPiece, Multipart, PART_HEAD_MAX, write_head};
 use crate::wire::{Passthrough, Span};
 
