@@ -92,7 +92,7 @@
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |
 //! | a cause for the operator | its kind and cause in `gateway/exchange/fault.rs`; its next step in `policy/cause.rs`; a new error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/fixtures/chat/causes.txt` |
 //! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |
-//! | another spelling or name of a member in an answer | `read_stream` of the format, also for complete answers; `dialect/keys.rs`; `dialect/relay/event.rs` and `dialect/relay/text.rs` within one format; a file in `tests/fixtures/reports/` |
+//! | another spelling or name of a member in an answer | `read_stream` of the format; `dialect/keys.rs`; within one format `dialect/relay/event.rs` and `dialect/relay/text.rs`; a file in `tests/fixtures/reports/` |
 //! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; `dialect/translate/answer/whole.rs`; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
 //! | an API format | `Shape` in `wire/endpoint.rs`, its rows in `dialect/format.rs`, a folder of `dialect`; see `dialect/mod.rs` |
 //! | a state of a request | `gateway/exchange/state.rs`, its arms in `gateway/exchange/dispatch.rs`, its rows in `gateway/exchange/transitions.rs` |

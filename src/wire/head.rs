@@ -31,7 +31,7 @@ pub fn field_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// True if `connection` names this header: it is for the next hop only (RFC 9110 section 7.6.1).
 #[cold]
-pub fn is_of_hop(head: &[u8], name: &[u8]) -> bool {
+pub fn is_hop_by_hop(head: &[u8], name: &[u8]) -> bool {
     let mut options = values(head, "connection").flat_map(|value| value.split(|byte| *byte == b','));
     options.any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
 }

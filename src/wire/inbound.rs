@@ -84,7 +84,7 @@ pub enum PayloadHold {
 
 impl PayloadHold {
     /// Bytes above which no more payload is wanted.
-    fn most(self) -> usize {
+    fn bytes_max(self) -> usize {
         match self {
             PayloadHold::Whole => usize::MAX,
             PayloadHold::Upload => UPLOAD_HOLD,
@@ -415,7 +415,7 @@ impl Inbound {
     /// True if no more payload is wanted for now.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.hold != PayloadHold::Whole && self.payload as usize >= self.hold.most()
+        self.hold != PayloadHold::Whole && self.payload as usize >= self.hold.bytes_max()
     }
 
     /// Removes the first `count` bytes of the payload.
@@ -450,7 +450,7 @@ impl Inbound {
             } else {
                 0
             };
-        let ahead = ahead.min(self.hold.most().saturating_sub(known));
+        let ahead = ahead.min(self.hold.bytes_max().saturating_sub(known));
         self.rx.edit(pool, |out| {
             if out.capacity() - out.len() < run.len() {
                 out.reserve_exact(run.len() + ahead);

@@ -3,7 +3,7 @@
 
 use super::ask::SimulatedRequest;
 use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage};
-use super::responses::{self, Spoken};
+use super::responses::{self, ResponseEvents};
 use super::script::{ScriptPart, ScriptToken};
 use super::stats::SimulatorStats;
 use super::{chat, messages, passthrough};
@@ -67,7 +67,7 @@ pub struct SimulatedAnswer {
     next_ping: Mono,
     event: Vec<u8>,
     /// State that a response's later events repeat.
-    spoken: Spoken,
+    response_events: ResponseEvents,
 }
 
 impl SimulatedAnswer {
@@ -101,7 +101,7 @@ impl SimulatedAnswer {
             calls: 0,
             next_ping: Mono::NEVER,
             event: Vec::new(),
-            spoken: Spoken::default(),
+            response_events: ResponseEvents::default(),
             ask,
         }
     }
@@ -391,7 +391,7 @@ impl SimulatedAnswer {
             (Operation::Passthrough(one), _) => passthrough::event(one, &self.id, event, &mut self.event),
             (_, Shape::Chat) => chat::event(&self.id, event, &mut self.event),
             (_, Shape::Messages) => messages::event(&self.id, event, &mut self.event),
-            (_, Shape::Responses) => self.spoken.event(&self.id, event, &mut self.event),
+            (_, Shape::Responses) => self.response_events.event(&self.id, event, &mut self.event),
         }
         if self.framed == Framed::Chunked {
             write_chunk(out, &self.event);

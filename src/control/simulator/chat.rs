@@ -50,7 +50,7 @@ fn chunk(id: &AnswerIdentity, delta: &str, finish: &str) -> String {
     format!(r#"{opening},"choices":[{choice}]{usage}}}"#)
 }
 
-fn said(id: &AnswerIdentity, member: &str, piece: &str) -> String {
+fn text_chunk(id: &AnswerIdentity, member: &str, piece: &str) -> String {
     chunk(id, &format!(r#"{{"{member}":{}}}"#, quoted(piece)), "null")
 }
 
@@ -62,8 +62,8 @@ pub fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
         | AnswerEvent::Sign { .. }
         | AnswerEvent::OpenText { .. }
         | AnswerEvent::Close { .. } => return,
-        AnswerEvent::Thought { piece, .. } => said(id, "reasoning_content", piece),
-        AnswerEvent::Text { piece, .. } => said(id, if id.refuses { "refusal" } else { "content" }, piece),
+        AnswerEvent::Thought { piece, .. } => text_chunk(id, "reasoning_content", piece),
+        AnswerEvent::Text { piece, .. } => text_chunk(id, if id.refuses { "refusal" } else { "content" }, piece),
         AnswerEvent::OpenCall { call, name, .. } => {
             let (call_id, name, signed) = (call_id(id, *call), quoted(name), signed(id, *call));
             let function = format!(r#"{{"name":{name},"arguments":""}}"#);

@@ -1,6 +1,6 @@
 //! Writes answers in the published format of the responses API: items added, filled and done, each event named and
-//! numbered, the whole response at the beginning and at the end. [`Spoken`] keeps the items so far for the writer of
-//! the events. Pure.
+//! numbered, the whole response at the beginning and at the end. [`ResponseEvents`] keeps the items so far for the
+//! writer of the events. Pure.
 
 use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
 use super::script::{Finish, Script, ScriptPart};
@@ -18,7 +18,7 @@ const SETTINGS: &str = "\"background\":false,\"frequency_penalty\":0,\"instructi
 
 /// State of a stream that later events repeat.
 #[derive(Debug, Default)]
-pub struct Spoken {
+pub struct ResponseEvents {
     sequence: u64,
     /// Finished items.
     items: Vec<String>,
@@ -84,7 +84,7 @@ fn reasoning(id: &AnswerIdentity, block: usize, text: Option<&str>) -> String {
     }
 }
 
-impl Spoken {
+impl ResponseEvents {
     fn put(&mut self, id: &AnswerIdentity, name: &str, rest: &str, out: &mut Vec<u8>) {
         let data = format!(r#"{{"type":"{name}","sequence_number":{}{rest}}}"#, self.sequence);
         self.sequence += 1;

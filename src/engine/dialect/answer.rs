@@ -43,7 +43,7 @@ pub(super) struct Destination<'a> {
     pub(super) state: &'a TranslationState,
     /// Usage observed so far.
     pub(super) observed: &'a ObservedUsage,
-    pub(super) me: &'a ResponseIdentity<'a>,
+    pub(super) identity: &'a ResponseIdentity<'a>,
     pub(super) out: &'a mut Vec<u8>,
 }
 

@@ -79,11 +79,11 @@ pub(super) trait Format {
     fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>>;
 
     /// Reads a request that is to be translated.
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid>;
+    fn read_request<'a>(source: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid>;
 
     /// Writes a translated request.
     fn write_request(
-        ask: &SourceRequest<'_>,
+        source: &SourceRequest<'_>,
         conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,

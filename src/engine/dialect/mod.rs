@@ -2,8 +2,8 @@
 //! policy, no sockets, no clock. Called only by `gateway`.
 //!
 //! `chat`, `messages` and `responses` know one format each, `format` lists what each must define, `dispatch` finds the
-//! format of a shape, and `neutral` has the forms between them. `translate` translates requests,
-//! streams and complete answers; `rewrite` and `relay` pass them on within one format.
+//! format of a shape, and `neutral` has the forms between them. `translate` translates requests, streams and complete
+//! answers; `rewrite` and `relay` pass them on within one format.
 //!
 //! # To add an API format
 //!
@@ -13,12 +13,13 @@
 //! # To add a kind of event of a stream
 //!
 //! A variant of `neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`read_stream` and
-//! `write_stream` of each format); `translate::stream::sequencer` if it must wait while a call is incomplete; the same for
-//! complete answers in `translate::answer`. The compiler names the matches except those with a `_` arm: `Delta::text`,
-//! `Sink::take` and `unwrap_json` in `translate::stream`, its `sequencer`, `translate::answer::streamed`. A pair in
-//! `tests/fixtures/cross/` is counted in `tests::examples`. Another spelling of an event that `Delta` has already needs
-//! the format's `read_stream`, `relay::event` for a stream within one format, `keys::K` for the name of a member,
-//! also for complete answers, and `replay` of the format for a complete answer to a request for a stream.
+//! `write_stream` of each format); `translate::stream::sequencer` if it must wait while a call is incomplete; the same
+//! for complete answers in `translate::answer`. The compiler names the matches except those with a `_` arm:
+//! `Delta::text`, `Sink::take` and `unwrap_json` in `translate::stream`, its `sequencer`,
+//! `translate::answer::streamed`. A pair in `tests/fixtures/cross/` is counted in `tests::examples`. Another spelling
+//! of an event that `Delta` has already needs the format's `read_stream`, `relay::event` for a stream within one
+//! format, `keys::K` for the name of a member, also for complete answers, and `replay` of the format for a complete
+//! answer to a request for a stream.
 
 mod answer;
 pub mod capabilities;

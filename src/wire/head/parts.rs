@@ -105,7 +105,7 @@ pub struct RequestHead {
     /// Value of the `expect` header.
     pub expect: Expect,
     /// True if there is `access-control-request-method`: a browser asks for permission.
-    pub asks_leave: bool,
+    pub is_preflight: bool,
     /// True if there is at least one `traceparent`, see [`crate::wire::trace`].
     pub traced: bool,
     /// True if there is `x-tollgate-include-cost: true`: the client wants the cost of a stream.

@@ -3,7 +3,7 @@
 
 use super::fields::{FramingError, FramingFields, is, letters_digits_and};
 use super::parts::{BlankLine, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_anthropic};
-use super::{is_of_hop, plain};
+use super::{is_hop_by_hop, plain};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<
     if matches!(window.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::new(400, "the request line is empty"));
     }
-    let len = match find_end(window, scanned).map_err(|reason| bad(better_known(window, reason)))? {
+    let len = match find_end(window, scanned).map_err(|reason| bad(refined(window, reason)))? {
         BlankLine::End(len) => len,
         BlankLine::More if buf.len() < max_bytes => return Ok(None),
         BlankLine::More if !window.contains(&b'\n') => return Err(HeadError::new(414, "the request line is too long")),
@@ -34,7 +34,7 @@ pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<
 }
 
 /// Returns why the first bytes are not a head: `reason`, unless they belong to a known other protocol.
-fn better_known(window: &[u8], reason: &'static str) -> &'static str {
+fn refined(window: &[u8], reason: &'static str) -> &'static str {
     // A TLS record with a handshake.
     if window.starts_with(&[22, 3]) { "TLS on a port that speaks plain HTTP: use http://" } else { reason }
 }
@@ -154,7 +154,7 @@ impl<'a> RequestFields<'a> {
             23 if is(name, b"x-tollgate-include-cost") => found.wants_cost |= value.eq_ignore_ascii_case(b"true"),
             24 if is(name, b"x-codex-parent-thread-id") => found.names_agent = true,
             24 if is(name, b"x-claude-code-session-id") => self.name_session(2, value),
-            29 if is(name, b"access-control-request-method") => found.asks_leave |= !value.is_empty(),
+            29 if is(name, b"access-control-request-method") => found.is_preflight |= !value.is_empty(),
             _ if is_anthropic(name) => found.more_anthropic = true,
             _ => self.framing.take(name, value).map_err(refuse)?,
         }
@@ -188,11 +188,11 @@ fn forget_hop_fields(head: &[u8], found: &mut RequestHead) {
     let forwarded: [(&[u8], _); 2] =
         [(b"anthropic-version", HeaderField::AnthropicVersion), (b"anthropic-beta", HeaderField::AnthropicBeta)];
     for (name, field) in forwarded {
-        if is_of_hop(head, name) {
+        if is_hop_by_hop(head, name) {
             found.fields[field as usize] = Span::default();
         }
     }
-    found.traced &= !is_of_hop(head, b"traceparent") && !is_of_hop(head, b"tracestate");
+    found.traced &= !is_hop_by_hop(head, b"traceparent") && !is_hop_by_hop(head, b"tracestate");
 }
 
 fn explain(head: &[u8], error: httparse::Error) -> HeadError {

@@ -168,7 +168,8 @@ impl Followed {
     }
 
     fn lines(self) -> Vec<ConversationLine> {
-        let named = |(name, one): (Arc<str>, CachedConversation)| ConversationLine { name: name.to_string(), ..one.line };
+        let named =
+            |(name, one): (Arc<str>, CachedConversation)| ConversationLine { name: name.to_string(), ..one.line };
         let mut lines: Vec<ConversationLine> = self.0.into_iter().map(named).collect();
         lines.sort_unstable_by_key(|line| {
             let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();

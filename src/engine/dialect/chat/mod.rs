@@ -20,7 +20,7 @@ use super::neutral::delta::finishes;
 use super::neutral::naming::TranslationState;
 use super::reasons::{REASONS_MAX, first, reason};
 use super::relay::own::Own;
-use super::relay::{StreamFormat, is_said};
+use super::relay::{StreamFormat, is_relayed_text};
 use super::request::{Fields, Invalid, Name, PresentMembers};
 use super::translate::answer::hole::AnswerHole;
 use super::translate::answer::whole::WholeAnswer;
@@ -86,17 +86,17 @@ impl Format for Chat {
         kinds.find(|kind| !(kind.is("function") || kind.is("custom")))
     }
 
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
-        read_request::read(ask, state)
+    fn read_request<'a>(source: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+        read_request::read(source, state)
     }
 
     fn write_request(
-        ask: &SourceRequest<'_>,
+        source: &SourceRequest<'_>,
         conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid> {
-        write_request::write(ask, conversation, state, out)
+        write_request::write(source, conversation, state, out)
     }
 
     fn takes_verbosity(takes: &Capabilities) -> bool {
@@ -129,7 +129,7 @@ impl Format for Chat {
     }
 
     fn is_text(path: &[K]) -> bool {
-        matches!(path, [K::Choices, K::Item, K::Message, rest @ ..] if is_said(rest))
+        matches!(path, [K::Choices, K::Item, K::Message, rest @ ..] if is_relayed_text(rest))
     }
 
     fn usage_holder(data: Raw<'_>) -> Option<Raw<'_>> {

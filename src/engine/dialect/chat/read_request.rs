@@ -6,7 +6,7 @@ use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::AnswerSettings;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Tools, OutputFormat, ToolResult, Role, Schema, Conversation, Tool, ToolCall, ToolChoice, Turn,
+    Block, Conversation, Effort, OutputFormat, Role, Schema, Tool, ToolCall, ToolChoice, ToolResult, Tools, Turn,
 };
 use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, respelt};
 use crate::dialect::request::{Invalid, Name};
@@ -19,38 +19,38 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// Reads the request; see [`crate::dialect::translate::request`].
-pub fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
-    let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Conversation { turns, format: format(ask)?, tools: tools(ask, state)?, settings: settings(ask)? })
+pub fn read<'a>(source: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+    let turns = source.messages().map(|message| turn(source, message)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Conversation { turns, format: format(source)?, tools: tools(source, state)?, settings: settings(source)? })
 }
 
-fn turn<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
-    let mut turn = unmarked(ask, message)?;
+fn turn<'a>(source: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
+    let mut turn = unmarked(source, message)?;
     // A part of the message may have a mark of its own.
     if !message.role.is("tool") && !matches!(turn.blocks.last(), Some(Block::Breakpoint(_))) {
-        turn.blocks.extend(ask.mark(message.marks).map(Block::Breakpoint));
+        turn.blocks.extend(source.mark(message.marks).map(Block::Breakpoint));
     }
     Ok(turn)
 }
 
 /// Reads a message, ignoring the mark on the message itself.
-fn unmarked<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
+fn unmarked<'a>(source: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let Message { at, raw, role, content, marks } = message;
     if role.is("assistant") {
-        return assistant(ask, at, raw, content);
+        return assistant(source, at, raw, content);
     }
     if role.is("user") {
-        return Ok(Turn { role: Role::User, blocks: user_blocks(ask, content, at)? });
+        return Ok(Turn { role: Role::User, blocks: user_blocks(source, content, at)? });
     }
     if role.is("tool") {
         let id = raw.get("tool_call_id").and_then(Raw::string).unwrap_or_default();
         let plain = content.string();
         let mut content = match plain {
             Some(text) => vec![text_block(text)],
-            None => user_blocks(ask, content, at)?,
+            None => user_blocks(source, content, at)?,
         };
         if !matches!(content.last(), Some(Block::Breakpoint(_))) {
-            content.extend(ask.mark(marks).map(Block::Breakpoint));
+            content.extend(source.mark(marks).map(Block::Breakpoint));
         }
         let result = Block::Result(ToolResult { id, failed: false, plain: plain.is_some(), content });
         return Ok(Turn { role: Role::User, blocks: vec![result] });
@@ -58,20 +58,25 @@ fn unmarked<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a
     if role.is("function") {
         return refuse(format_args!("messages[{at}].role"), "tool in the place of function for this model");
     }
-    Ok(Turn { role: Role::System { moves: true }, blocks: ask.said(content) })
+    Ok(Turn { role: Role::System { moves: true }, blocks: source.texts_of(content) })
 }
 
 fn text_block(text: &[u8]) -> Block<'_> {
     Block::Text(Cow::Borrowed(text))
 }
 
-fn assistant<'a>(ask: &SourceRequest<'a>, at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
+fn assistant<'a>(
+    source: &SourceRequest<'a>,
+    at: usize,
+    message: Raw<'a>,
+    content: Raw<'a>,
+) -> Result<Turn<'a>, Invalid> {
     let [function_call, refusal, calls] = message.pick(["function_call", "refusal", "tool_calls"]);
     if function_call.is_some() {
         return refuse(format_args!("messages[{at}]"), "tool_calls in the place of function_call for this model");
     }
     let refusal = refusal.and_then(Raw::string);
-    let mut blocks = ask.said(content);
+    let mut blocks = source.texts_of(content);
     blocks.extend(refusal.map(text_block));
     for (index, call) in calls.unwrap_or(Raw::NULL).items().enumerate() {
         let [id, function, custom] = call.pick(["id", "function", "custom"]);
@@ -90,7 +95,7 @@ fn assistant<'a>(ask: &SourceRequest<'a>, at: usize, message: Raw<'a>, content: 
 }
 
 /// The blocks of a user's or a tool's content.
-fn user_blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
+fn user_blocks<'a>(source: &SourceRequest<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> = content.string().map(text_block).into_iter().collect();
     let (mut parts, mut number) = (content.items(), 0..);
     while let Some((part, [kind, text, control, breakpoint])) = parts.pick(["type", "text", MARKS[0], MARKS[1]]) {
@@ -106,13 +111,13 @@ fn user_blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, at: usize) -> Resu
         } else {
             return refuse(format_args!("{}.type", path()), "text, image_url or file for this model");
         }
-        blocks.extend(ask.part_mark([control, breakpoint], text));
+        blocks.extend(source.part_mark([control, breakpoint], text));
     }
     Ok(blocks)
 }
 
-fn format<'a>(ask: &SourceRequest<'a>) -> Result<OutputFormat<'a>, Invalid> {
-    let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
+fn format<'a>(source: &SourceRequest<'a>) -> Result<OutputFormat<'a>, Invalid> {
+    let format = source.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
     let inner = format.get("json_schema").unwrap_or(Raw::NULL);
     let schema = inner.get("schema").filter(|s| s.kind() == ValueKind::Object);
@@ -133,9 +138,9 @@ fn format<'a>(ask: &SourceRequest<'a>) -> Result<OutputFormat<'a>, Invalid> {
     })
 }
 
-fn tools<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Tools<'a>, Invalid> {
+fn tools<'a>(source: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Tools<'a>, Invalid> {
     let mut tools = Vec::new();
-    for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
+    for (at, tool) in source.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
         let [kind, function, control, breakpoint] = tool.pick(["type", "function", MARKS[0], MARKS[1]]);
         let kind = kind.unwrap_or(Raw::NULL);
         let free = kind.is("custom");
@@ -158,20 +163,20 @@ fn tools<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<To
             description: if free { Some(free_text(inner, description)) } else { description.map(Cow::Borrowed) },
             schema: if free { Schema::Free } else { Schema::Given(parameters.unwrap_or(Raw::NULL)) },
             strict: strict.and_then(Raw::bool) == Some(true),
-            mark: ask.mark([control.or(inner_control), breakpoint.or(inner_breakpoint)]),
+            mark: source.mark([control.or(inner_control), breakpoint.or(inner_breakpoint)]),
         });
     }
-    let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
-    let choice = if tools.is_empty() { ToolChoice::Absent } else { choice(ask, state, &mut tools)? };
+    let parallel = source.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
+    let choice = if tools.is_empty() { ToolChoice::Absent } else { choice(source, state, &mut tools)? };
     Ok(Tools { list: tools, choice, parallel, hosted: false })
 }
 
 fn choice<'a>(
-    ask: &SourceRequest<'a>,
+    source: &SourceRequest<'a>,
     state: &TranslationState,
     tools: &mut Vec<Tool<'a>>,
 ) -> Result<ToolChoice<'a>, Invalid> {
-    let Some(choice) = ask.get(Name::ToolChoice, "tool_choice") else { return Ok(ToolChoice::Absent) };
+    let Some(choice) = source.get(Name::ToolChoice, "tool_choice") else { return Ok(ToolChoice::Absent) };
     let kind = choice.get("type").unwrap_or(choice);
     let name = |tool: Raw<'a>| {
         let inner = tool.get("function").unwrap_or_else(|| custom_tools::inner(tool));
@@ -213,20 +218,24 @@ pub fn keep<'a>(tools: &mut Vec<Tool<'a>>, mut names: impl Iterator<Item = JsonT
     Ok(())
 }
 
-fn settings<'a>(ask: &SourceRequest<'a>) -> Result<AnswerSettings<'a>, Invalid> {
-    let stop = ask.get(Name::Stop, "stop").unwrap_or(Raw::NULL);
+fn settings<'a>(source: &SourceRequest<'a>) -> Result<AnswerSettings<'a>, Invalid> {
+    let stop = source.get(Name::Stop, "stop").unwrap_or(Raw::NULL);
     Ok(AnswerSettings {
-        temperature: ask.get(Name::Temperature, "temperature"),
-        top_p: ask.get(Name::TopP, "top_p"),
+        temperature: source.get(Name::Temperature, "temperature"),
+        top_p: source.get(Name::TopP, "top_p"),
         stops: match stop.string() {
             Some(word) => vec![word],
             None => stops(stop.items())?,
         },
-        user: ask.get(Name::User, "user").and_then(Raw::string),
-        cache_key: ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string).map(Cow::Borrowed),
-        effort: ask.get(Name::ReasoningEffort, "reasoning_effort").and_then(Effort::read),
-        reasoning: ask.get(Name::ReasoningEffort, "reasoning_effort").map(|_| "reasoning_effort").into_iter().collect(),
-        verbosity: ask.get(Name::Verbosity, "verbosity").and_then(Raw::string),
+        user: source.get(Name::User, "user").and_then(Raw::string),
+        cache_key: source.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string).map(Cow::Borrowed),
+        effort: source.get(Name::ReasoningEffort, "reasoning_effort").and_then(Effort::read),
+        reasoning: source
+            .get(Name::ReasoningEffort, "reasoning_effort")
+            .map(|_| "reasoning_effort")
+            .into_iter()
+            .collect(),
+        verbosity: source.get(Name::Verbosity, "verbosity").and_then(Raw::string),
         ..AnswerSettings::default()
     })
 }

@@ -290,13 +290,13 @@ impl ChatReader {
     }
 
     /// Notes arguments that match a template; false if their event must be read instead.
-    pub fn goes_on(&mut self, slot: usize, json: &[u8]) -> bool {
+    pub fn continues_call(&mut self, slot: usize, json: &[u8]) -> bool {
         let arguments = &mut self.calls[slot].arguments;
-        let goes_on = !arguments.is_complete();
-        if goes_on {
+        let continues_call = !arguments.is_complete();
+        if continues_call {
             arguments.feed(json);
         }
-        goes_on
+        continues_call
     }
 
     /// Ends the reasoning so far as a complete piece, if the client needs one. `ends`: the answer ends. Before that, no

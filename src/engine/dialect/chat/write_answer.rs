@@ -12,7 +12,7 @@ use crate::wire::json::{Inside, Number, Quoted, Raw, item, put};
 
 /// Writes the answer.
 pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
-    let Destination { state, observed, me, out } = to;
+    let Destination { state, observed, identity, out } = to;
     let [mut text, mut refusal, mut reasoning] = [const { Vec::new() }; 3];
     for part in &answer.parts {
         match part {
@@ -24,8 +24,8 @@ pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken
     }
     refusal.extend(answer.explanation.as_deref().filter(|text| !text.is_empty()));
     let calls = answer.calls() > 0;
-    put!(out, r#"{"id":"#, Inside(me.id), r#","object":"chat.completion","created":"#, Number(me.created));
-    put!(out, r#","model":"#, me.model(), r#","choices":[{"index":0,"message":{"role":"assistant","content":"#);
+    put!(out, r#"{"id":"#, Inside(identity.id), r#","object":"chat.completion","created":"#, Number(identity.created));
+    put!(out, r#","model":"#, identity.model(), r#","choices":[{"index":0,"message":{"role":"assistant","content":"#);
     write_text(&text, !calls, out);
     put!(out, r#","refusal":"#);
     write_text(&refusal, false, out);
@@ -36,12 +36,12 @@ pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken
     write_details(blocks(answer), out);
     if calls {
         put!(out, r#","tool_calls":["#);
-        write_calls(answer, state, me, out);
+        write_calls(answer, state, identity, out);
         put!(out, "]");
     }
     let reason = answer.reason.to_chat(calls);
     put!(out, r#"},"logprobs":null,"finish_reason":"#, Quoted(reason), r#"}],"usage":"#);
-    write_usage(observed, me, out);
+    write_usage(observed, identity, out);
     put!(out, "}");
     Ok(())
 }
@@ -64,7 +64,7 @@ fn blocks<'t>(answer: &'t WholeAnswer<'_>) -> impl Iterator<Item = Raw<'t>> {
     })
 }
 
-fn write_calls(answer: &WholeAnswer<'_>, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+fn write_calls(answer: &WholeAnswer<'_>, state: &TranslationState, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let mut signatures = Signatures::of(blocks(answer));
     let mut at = 0;
     for part in &answer.parts {
@@ -73,7 +73,7 @@ fn write_calls(answer: &WholeAnswer<'_>, state: &TranslationState, me: &Response
             AnswerPart::Call { id, name, json } => {
                 let signature = signatures.take(id);
                 let id = |out: &mut Vec<u8>| match id.is_empty() {
-                    true => made_id(me.id, at, out),
+                    true => made_id(identity.id, at, out),
                     false => put!(out, &id[..]),
                 };
                 match state.is_free(name) {

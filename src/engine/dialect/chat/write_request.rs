@@ -5,7 +5,7 @@ use crate::dialect::capabilities::Structured;
 use crate::dialect::chat::signature::{self, Signatures};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Tools, OutputFormat, ToolResult, Role, Schema, Conversation, Tool, Turn, AnswerSettings,
+    AnswerSettings, Block, Conversation, Effort, OutputFormat, Role, Schema, Tool, ToolResult, Tools, Turn,
 };
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, chat_id};
 use crate::dialect::neutral::{JsonText, is_blank};
@@ -28,46 +28,46 @@ const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`crate::dialect::translate::request`].
 pub fn write(
-    ask: &SourceRequest<'_>,
+    source: &SourceRequest<'_>,
     mut conversation: Conversation<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
-    if ask.target.capabilities.mid_conversation_system == Some(false) {
+    if source.target.capabilities.mid_conversation_system == Some(false) {
         put_system_first(&mut conversation.turns);
     }
-    let how = ask.target.capabilities.structured_output;
+    let how = source.target.capabilities.structured_output;
     let is_schema = matches!(conversation.format, OutputFormat::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && conversation.tools.list.is_empty();
     if how != Structured::Native && !state.json_tool {
         let words = conversation.format.instruction();
         add_instruction(&mut conversation.turns, words);
     }
-    put!(out, r#"{"model":"#, Quoted(ask.target.model), r#","messages":["#);
+    put!(out, r#"{"model":"#, Quoted(source.target.model), r#","messages":["#);
     // The current turn begins after the newest message that the provider regards as a user's.
-    let current = match ask.target.capabilities.thought_signatures {
+    let current = match source.target.capabilities.thought_signatures {
         true => conversation.turns.iter().rposition(asks).unwrap_or(0),
         false => usize::MAX,
     };
     for (at, turn) in conversation.turns.iter().enumerate() {
-        write_turn(ask, turn, at >= current, out)?;
+        write_turn(source, turn, at >= current, out)?;
     }
     if out.ends_with(b"[") {
-        return refuse(ask.own.list(), "at least one message with content");
+        return refuse(source.own.list(), "at least one message with content");
     }
     out.push(b']');
     let with_tools = !conversation.tools.list.is_empty() || state.json_tool;
-    write_limits(ask, &conversation.settings, with_tools, state, out);
+    write_limits(source, &conversation.settings, with_tools, state, out);
     match conversation.format {
         OutputFormat::Schema { schema, .. } if state.json_tool => {
-            write_json_tool(schema, !ask.drops("tool_choice"), out)
+            write_json_tool(schema, !source.drops("tool_choice"), out)
         }
-        _ => write_offer(ask, &conversation.tools, out),
+        _ => write_offer(source, &conversation.tools, out),
     }
-    if how == Structured::Native && !ask.drops("response_format") {
+    if how == Structured::Native && !source.drops("response_format") {
         write_format(&conversation.format, out);
     }
-    write_stream(ask, out);
+    write_stream(source, out);
     out.push(b'}');
     Ok(())
 }
@@ -113,13 +113,13 @@ fn asks(turn: &Turn<'_>) -> bool {
 }
 
 /// `checked`: the calls of the turn require signatures.
-fn write_turn(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_turn(source: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) -> Result<(), Invalid> {
     match turn.role {
         Role::User => {
             write_results(turn, out);
             write_user_turn(turn, out)?;
         }
-        Role::Assistant => write_assistant(ask, turn, checked, out),
+        Role::Assistant => write_assistant(source, turn, checked, out),
         Role::System { .. } => {
             let texts: Vec<&[u8]> = texts(turn).filter(|text| !is_blank(text)).collect();
             if !texts.is_empty() {
@@ -223,7 +223,7 @@ fn write_moved(result: &ToolResult<'_>, parts: &mut Vec<u8>) -> Result<(), Inval
 }
 
 /// Writes an assistant's message, unless nothing of it is left: providers refuse an empty one.
-fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
+fn write_assistant(source: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
     let calls = || turn.blocks.iter().filter_map(|block| if let Block::Call(call) = block { Some(call) } else { None });
     let (before, is_silent) = (out.len(), texts(turn).all(<[u8]>::is_empty));
     open_message("assistant", out);
@@ -234,7 +234,7 @@ fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out:
         texts(turn).for_each(|text| out.extend_from_slice(text));
         out.push(b'"');
     }
-    let replays = ask.target.capabilities.replay_reasoning;
+    let replays = source.target.capabilities.replay_reasoning;
     let content = out.len();
     let carries = turn.blocks.iter().any(|block| matches!(block, Block::SealedReasoning(_)));
     if replays || carries {
@@ -336,19 +336,19 @@ pub fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>>, out: &mut Vec<u8
 /// Writes the bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has
 /// tools.
 fn write_limits(
-    ask: &SourceRequest<'_>,
+    source: &SourceRequest<'_>,
     settings: &AnswerSettings<'_>,
     with_tools: bool,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) {
-    let capabilities = ask.target.capabilities;
+    let capabilities = source.target.capabilities;
     let bound = capabilities.bound();
-    if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
+    if let Some(max) = source.max_tokens().filter(|_| !source.drops(bound)) {
         member_count(out, bound, max);
     }
-    write_sampling(ask, settings, out);
-    let stops = settings.stops.iter().filter(|stop| !stop.is_empty() && !ask.drops("stop"));
+    write_sampling(source, settings, out);
+    let stops = settings.stops.iter().filter(|stop| !stop.is_empty() && !source.drops("stop"));
     for (at, stop) in stops.clone().take(STOPS_MAX).enumerate() {
         if at == 0 {
             key(out, "stop");
@@ -359,23 +359,23 @@ fn write_limits(
     if stops.count() > 0 {
         out.push(b']');
     }
-    write_caller(ask, "user", settings, out);
-    let effort = effort(ask, settings.effort, with_tools).filter(|_| !ask.drops("reasoning_effort"));
+    write_caller(source, "user", settings, out);
+    let effort = effort(source, settings.effort, with_tools).filter(|_| !source.drops("reasoning_effort"));
     if effort.is_none() || effort != settings.effort {
         state.dropped.extend(&settings.reasoning);
     }
     if let Some(effort) = effort {
         member_string(out, "reasoning_effort", effort.word());
     }
-    if let Some(verbosity) = settings.verbosity.filter(|_| capabilities.verbosity && !ask.drops("verbosity")) {
+    if let Some(verbosity) = settings.verbosity.filter(|_| capabilities.verbosity && !source.drops("verbosity")) {
         member_inside(out, "verbosity", verbosity);
     }
 }
 
 /// The effort to send, for models that accept one. A model that accepts none with tools, but has a default effort, must
 /// get `none`.
-fn effort(ask: &SourceRequest<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
-    let capabilities = ask.target.capabilities;
+fn effort(source: &SourceRequest<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
+    let capabilities = source.target.capabilities;
     match with_tools && !capabilities.effort_with_tools {
         true => Some(Effort::NONE),
         false => asked,
@@ -383,16 +383,16 @@ fn effort(ask: &SourceRequest<'_>, asked: Option<Effort>, with_tools: bool) -> O
     .filter(|_| capabilities.effort)
 }
 
-fn write_offer(ask: &SourceRequest<'_>, tools: &Tools<'_>, out: &mut Vec<u8>) {
+fn write_offer(source: &SourceRequest<'_>, tools: &Tools<'_>, out: &mut Vec<u8>) {
     if tools.list.is_empty() {
         return;
     }
     put!(out, r#","tools":["#);
     for tool in &tools.list {
-        write_tool(tool, ask.target.capabilities.strict_tools, out);
+        write_tool(tool, source.target.capabilities.strict_tools, out);
     }
     put!(out, "]");
-    write_choice(ask, tools, (b"{\"type\":\"function\",\"function\":{\"name\":", b"}}"), out);
+    write_choice(source, tools, (b"{\"type\":\"function\",\"function\":{\"name\":", b"}}"), out);
 }
 
 fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
@@ -462,12 +462,12 @@ impl OutputFormat<'_> {
     }
 }
 
-fn write_stream(ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
-    if !ask.fields.stream {
+fn write_stream(source: &SourceRequest<'_>, out: &mut Vec<u8>) {
+    if !source.fields.stream {
         return;
     }
     put!(out, r#","stream":true"#);
-    if ask.target.capabilities.stream_usage && !ask.drops("stream_options") {
+    if source.target.capabilities.stream_usage && !source.drops("stream_options") {
         put!(out, r#","stream_options":{"include_usage":true}"#);
     }
 }

@@ -83,7 +83,7 @@ impl ChatWriter {
     fn start(&mut self, to: &mut Destination<'_>) {
         if !self.started {
             self.started = true;
-            self.created = to.me.created;
+            self.created = to.identity.created;
             self.chunk(None, to, |out| put!(out, r#""role":"assistant","content":"","refusal":null"#));
         }
     }
@@ -112,7 +112,7 @@ impl ChatWriter {
         self.chunk(None, to, |out| {
             put!(out, r#""tool_calls":[{"index":"#, Number(slot as u64), r#","id":""#);
             if id.is_empty() {
-                made_id(to.me.id, slot, out);
+                made_id(to.identity.id, slot, out);
             } else {
                 put!(out, id);
             }
@@ -162,13 +162,13 @@ impl ChatWriter {
     fn end(&mut self, to: &mut Destination<'_>) {
         self.stop(StopReason::Unknown, to);
         if self.show_usage {
-            write_usage_chunk(CHUNK, to.observed, &ResponseIdentity { created: self.created, ..*to.me }, to.out);
+            write_usage_chunk(CHUNK, to.observed, &ResponseIdentity { created: self.created, ..*to.identity }, to.out);
         }
         to.out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
     fn chunk(&self, finish: Option<&str>, to: &mut Destination<'_>, delta: impl FnOnce(&mut Vec<u8>)) {
-        write_head(CHUNK, self.created, to.me, to.out);
+        write_head(CHUNK, self.created, to.identity, to.out);
         put!(to.out, r#""choices":[{"index":0,"delta":{"#);
         delta(to.out);
         let tail = if self.show_usage { "}],\"usage\":null}\n\n" } else { "}]}\n\n" };
@@ -180,23 +180,23 @@ impl ChatWriter {
 pub const CHUNK: &str = "chat.completion.chunk";
 
 /// Appends the beginning of a chunk, up to its choices.
-fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-    put!(out, r#"data: {"id":"#, Inside(me.id), r#","object":""#, object, r#"","created":"#, Number(created));
-    put!(out, r#","model":"#, me.model(), ",");
+fn write_head(object: &str, created: u64, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    put!(out, r#"data: {"id":"#, Inside(identity.id), r#","object":""#, object, r#"","created":"#, Number(created));
+    put!(out, r#","model":"#, identity.model(), ",");
 }
 
 /// Appends the chunk with a stream's usage.
-pub fn write_usage_chunk(object: &str, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-    write_head(object, me.created, me, out);
+pub fn write_usage_chunk(object: &str, observed: &ObservedUsage, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    write_head(object, identity.created, identity, out);
     put!(out, r#""choices":[],"usage":"#);
-    write_usage(observed, me, out);
+    write_usage(observed, identity, out);
     put!(out, "}\n\n");
 }
 
 /// Appends a chat `usage` object: the reported counts, otherwise estimates.
-pub fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_usage(observed: &ObservedUsage, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
-    let prompt = reported.prompt().unwrap_or_else(|| me.prompt.count());
+    let prompt = reported.prompt().unwrap_or_else(|| identity.prompt.count());
     let completion = reported.output.unwrap_or(observed.relayed_tokens);
     let total = prompt.saturating_add(completion);
     let [read, written] = [reported.cache_read, reported.cache_write].map(|count| Number(count.unwrap_or(0)));

@@ -90,17 +90,17 @@ impl Format for Messages {
             .find(|kind| !kind.is_null() && !kind.text().is_some_and(|kind| is_clients(&kind)))
     }
 
-    fn read_request<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
-        read_request::read(ask, state)
+    fn read_request<'a>(source: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+        read_request::read(source, state)
     }
 
     fn write_request(
-        ask: &SourceRequest<'_>,
+        source: &SourceRequest<'_>,
         conversation: Conversation<'_>,
         state: &mut TranslationState,
         out: &mut Vec<u8>,
     ) -> Result<(), Invalid> {
-        write_request::write(ask, conversation, state, out)
+        write_request::write(source, conversation, state, out)
     }
 
     fn takes_verbosity(_: &Capabilities) -> bool {

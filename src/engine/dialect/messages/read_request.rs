@@ -4,7 +4,7 @@ use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::AnswerSettings;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Tools, OutputFormat, ToolResult, Role, Schema, Conversation, Tool, ToolCall, ToolChoice, Turn,
+    Block, Conversation, Effort, OutputFormat, Role, Schema, Tool, ToolCall, ToolChoice, ToolResult, Tools, Turn,
 };
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::neutral::{JsonText, is_blank};
@@ -19,14 +19,14 @@ use std::borrow::Cow;
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`crate::dialect::translate::request`].
-pub fn read<'a>(ask: &SourceRequest<'a>, _: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+pub fn read<'a>(source: &SourceRequest<'a>, _: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
     // A client that asks for them, such as Claude Code in its auto mode, relies on their result.
-    if ask.get(Name::Safeguards, "safeguards").is_some() {
+    if source.get(Name::Safeguards, "safeguards").is_some() {
         return refuse("safeguards", "none for this model: only a provider of the Messages API has them");
     }
-    let mut turns: Vec<Turn<'a>> = system(ask).into_iter().collect();
+    let mut turns: Vec<Turn<'a>> = system(source).into_iter().collect();
     let mut speaker: Option<&[u8]> = None;
-    for message in ask.messages() {
+    for message in source.messages() {
         let role = match message.role {
             role if role.is("user") => Role::User,
             role if role.is("assistant") => Role::Assistant,
@@ -37,14 +37,14 @@ pub fn read<'a>(ask: &SourceRequest<'a>, _: &mut TranslationState) -> Result<Con
         }
         speaker = message.role.string();
         if let Some(turn) = turns.last_mut() {
-            add(ask, role, message, &mut turn.blocks)?;
+            add(source, role, message, &mut turn.blocks)?;
         }
     }
-    Ok(Conversation { turns, format: format(ask), tools: tools(ask)?, settings: settings(ask)? })
+    Ok(Conversation { turns, format: format(source), tools: tools(source)?, settings: settings(source)? })
 }
 
-fn system<'a>(ask: &SourceRequest<'a>) -> Option<Turn<'a>> {
-    let system = ask.get(Name::System, "system")?;
+fn system<'a>(source: &SourceRequest<'a>) -> Option<Turn<'a>> {
+    let system = source.get(Name::System, "system")?;
     let blocks = system.items().filter_map(|block| block.get("text")).filter_map(Raw::string);
     let mut texts: Vec<&[u8]> = system.string().into_iter().chain(blocks).collect();
     if system.kind() == ValueKind::Array
@@ -56,7 +56,12 @@ fn system<'a>(ask: &SourceRequest<'a>) -> Option<Turn<'a>> {
     Some(Turn { role: Role::System { moves: true }, blocks })
 }
 
-fn add<'a>(ask: &SourceRequest<'_>, role: Role, message: Message<'a>, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
+fn add<'a>(
+    source: &SourceRequest<'_>,
+    role: Role,
+    message: Message<'a>,
+    out: &mut Vec<Block<'a>>,
+) -> Result<(), Invalid> {
     let Message { at, content, .. } = message;
     if let Some(text) = content.string() {
         out.extend((!is_blank(text)).then_some(Block::Text(Cow::Borrowed(text))));
@@ -72,7 +77,7 @@ fn add<'a>(ask: &SourceRequest<'_>, role: Role, message: Message<'a>, out: &mut 
                 let path = || format!("messages[{at}].content[{index}]");
                 user_block(kind, block, path, out)?;
             }
-            Role::Assistant => out.extend(assistant_block(ask, kind, block)),
+            Role::Assistant => out.extend(assistant_block(source, kind, block)),
             Role::System { .. } => {}
         }
     }
@@ -126,11 +131,11 @@ fn result<'a>(block: Raw<'a>, path: impl Fn() -> String) -> Result<ToolResult<'a
 }
 
 /// An assistant's block, if another format can express it. Tools that ran at the provider are omitted.
-fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<Block<'a>> {
+fn assistant_block<'a>(source: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<Block<'a>> {
     if kind.is("thinking") {
         let signature = block.get("signature").and_then(Raw::string).unwrap_or_default();
         if carrier::is_ours(signature) {
-            return carrier::open(signature, &ask.target.capabilities.mark).map(Block::SealedReasoning);
+            return carrier::open(signature, &source.target.capabilities.mark).map(Block::SealedReasoning);
         }
         return block.get("thinking").and_then(Raw::string).map(Block::Reasoning);
     }
@@ -144,9 +149,9 @@ fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -
 }
 
 /// The JSON format requested, in the newer or the older spelling.
-fn format<'a>(ask: &SourceRequest<'a>) -> OutputFormat<'a> {
-    let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
-    let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
+fn format<'a>(source: &SourceRequest<'a>) -> OutputFormat<'a> {
+    let config = source.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
+    let format = config.or_else(|| source.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
     match format.get("schema").filter(|schema| schema.kind() == ValueKind::Object) {
         Some(schema) => OutputFormat::Schema { schema, name: None, description: None, strict: None },
         None => OutputFormat::Free,
@@ -154,11 +159,11 @@ fn format<'a>(ask: &SourceRequest<'a>) -> OutputFormat<'a> {
 }
 
 /// The client's tools. Tools that run at the provider have no equivalent and are omitted.
-fn tools<'a>(ask: &SourceRequest<'a>) -> Result<Tools<'a>, Invalid> {
-    let choice = ask.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
+fn tools<'a>(source: &SourceRequest<'a>) -> Result<Tools<'a>, Invalid> {
+    let choice = source.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
     let chosen = choice.get("name").and_then(Raw::string);
     let (mut tools, mut hosted) = (Vec::new(), false);
-    for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
+    for (at, tool) in source.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
         let members = ["type", "name", "description", "input_schema", "strict"];
         let [kind, name, description, schema, strict] = tool.pick(members);
         let kind = kind.and_then(Raw::string).unwrap_or_default();
@@ -196,23 +201,24 @@ fn tools<'a>(ask: &SourceRequest<'a>) -> Result<Tools<'a>, Invalid> {
     Ok(Tools { list: tools, choice, parallel, hosted })
 }
 
-fn settings<'a>(ask: &SourceRequest<'a>) -> Result<AnswerSettings<'a>, Invalid> {
+fn settings<'a>(source: &SourceRequest<'a>) -> Result<AnswerSettings<'a>, Invalid> {
     // Only these two are documented in the format, so a value outside the other formats' range counts as absent.
     let number = |name, text, most: f64| {
         let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
-        ask.get(name, text).filter(fits)
+        source.get(name, text).filter(fits)
     };
-    let words = ask.get(Name::StopSequences, "stop_sequences").unwrap_or(Raw::NULL);
-    let user = ask.get(Name::Metadata, "metadata").and_then(|metadata| metadata.get("user_id")).and_then(Raw::string);
+    let words = source.get(Name::StopSequences, "stop_sequences").unwrap_or(Raw::NULL);
+    let user =
+        source.get(Name::Metadata, "metadata").and_then(|metadata| metadata.get("user_id")).and_then(Raw::string);
     Ok(AnswerSettings {
         temperature: number(Name::Temperature, "temperature", 2.0),
         top_p: number(Name::TopP, "top_p", 1.0),
         stops: stops(words.items())?,
         user,
         cache_key: user.and_then(session),
-        effort: effort(ask),
-        reasons: ask.get(Name::Thinking, "thinking").and_then(thinks),
-        reasoning: reasoning(ask),
+        effort: effort(source),
+        reasons: source.get(Name::Thinking, "thinking").and_then(thinks),
+        reasoning: reasoning(source),
         ..AnswerSettings::default()
     })
 }
@@ -226,9 +232,9 @@ fn session(user: &[u8]) -> Option<JsonText<'static>> {
 }
 
 /// The members that control reasoning.
-fn reasoning(ask: &SourceRequest<'_>) -> Vec<&'static str> {
-    let effort = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
-    let thinking = ask.get(Name::Thinking, "thinking");
+fn reasoning(source: &SourceRequest<'_>) -> Vec<&'static str> {
+    let effort = source.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
+    let thinking = source.get(Name::Thinking, "thinking");
     let names = [(thinking, "thinking"), (effort, "output_config")];
     names.into_iter().filter_map(|(member, name)| member.map(|_| name)).collect()
 }
@@ -241,13 +247,13 @@ fn thinks(thinking: Raw<'_>) -> Option<bool> {
 }
 
 /// The requested effort: explicit, otherwise by the thinking budget.
-fn effort(ask: &SourceRequest<'_>) -> Option<Effort> {
-    let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
+fn effort(source: &SourceRequest<'_>) -> Option<Effort> {
+    let config = source.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
     let word = config.and_then(Effort::read).filter(|effort| !matches!(effort.word(), "none" | "minimal"));
     if word.is_some() {
         return word;
     }
-    let thinking = ask.get(Name::Thinking, "thinking")?;
+    let thinking = source.get(Name::Thinking, "thinking")?;
     let is = |kind| thinking.get("type").is_some_and(|own| own.is(kind));
     if is("disabled") {
         return Some(Effort::NONE);

@@ -10,8 +10,8 @@ use crate::wire::json::{Inside, OrElse, Quoted, item, put};
 
 /// Writes the answer.
 pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
-    let Destination { state, observed, me, out } = to;
-    put!(out, r#"{"id":"#, Inside(me.id), r#","type":"message","role":"assistant","model":"#, me.model());
+    let Destination { state, observed, identity, out } = to;
+    put!(out, r#"{"id":"#, Inside(identity.id), r#","type":"message","role":"assistant","model":"#, identity.model());
     put!(out, r#","content":["#);
     let mut ids = Vec::new();
     for part in &answer.parts {
@@ -35,7 +35,7 @@ pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken
             AnswerPart::Call { id, name, json } => {
                 item(out);
                 put!(out, r#"{"type":"tool_use","caller":{"type":"direct"},"id":""#);
-                state.fresh_id(id, ids.len(), me.id, &mut ids, out);
+                state.fresh_id(id, ids.len(), identity.id, &mut ids, out);
                 write_called(state.restore(name), Arguments::Json(json), out);
             }
         }
@@ -44,7 +44,7 @@ pub fn write(answer: &WholeAnswer<'_>, to: Destination<'_>) -> Result<(), Broken
     let sequence = answer.sequence.as_deref().filter(|_| word == "stop_sequence").map(Inside);
     put!(out, r#"],"stop_reason":"#, Quoted(word), r#","stop_sequence":"#, OrElse(sequence, "null"), NO_DETAILS);
     put!(out, r#","usage":"#);
-    write_usage(observed, me, out);
+    write_usage(observed, identity, out);
     put!(out, "}");
     Ok(())
 }

@@ -7,10 +7,10 @@ use crate::base::limits::MESSAGES_MAX;
 use crate::dialect::capabilities::{Cache, Structured, Thinking};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
+use crate::dialect::neutral::conversation::{AnswerSettings, Tool, Turn};
 use crate::dialect::neutral::conversation::{
-    Block, CacheBreakpoint, Effort, Tools, OutputFormat, ToolResult, Role, Schema, Conversation, ToolCall, ToolChoice,
+    Block, CacheBreakpoint, Conversation, Effort, OutputFormat, Role, Schema, ToolCall, ToolChoice, ToolResult, Tools,
 };
-use crate::dialect::neutral::conversation::{Tool, Turn, AnswerSettings};
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, messages_id};
 use crate::dialect::neutral::{JsonText, is_blank};
 use crate::dialect::request::Invalid;
@@ -32,46 +32,47 @@ const BUDGET_HIGH: u64 = 16_384;
 
 /// Writes the request; see [`crate::dialect::translate::request`].
 pub fn write(
-    ask: &SourceRequest<'_>,
+    source: &SourceRequest<'_>,
     conversation: Conversation<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
-    let how = ask.target.capabilities.structured_output;
-    let plan = MessagesLayout::lay_out(ask, &conversation.turns)?;
+    let how = source.target.capabilities.structured_output;
+    let plan = MessagesLayout::lay_out(source, &conversation.turns)?;
     let tools = OfferedTools::new(&conversation.tools, conversation.called());
     let is_schema = matches!(conversation.format, OutputFormat::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && tools.is_empty();
-    let in_words = matches!(conversation.format, OutputFormat::Object) || (how != Structured::Native && !state.json_tool);
-    let bound = max_tokens(ask, &conversation.settings);
-    put!(out, r#"{"model":"#, Quoted(ask.target.model), r#","max_tokens":"#, Number(bound));
-    let marks = ask.target.capabilities.cache == Cache::Marks && !ask.names_marks();
+    let in_words =
+        matches!(conversation.format, OutputFormat::Object) || (how != Structured::Native && !state.json_tool);
+    let bound = max_tokens(source, &conversation.settings);
+    put!(out, r#"{"model":"#, Quoted(source.target.model), r#","max_tokens":"#, Number(bound));
+    let marks = source.target.capabilities.cache == Cache::Marks && !source.names_marks();
     plan.write(if in_words { conversation.format.instruction() } else { None }, marks, out);
     match conversation.format {
         OutputFormat::Schema { schema, .. } if state.json_tool => {
-            write_json_tool(schema, !ask.drops("tool_choice"), out)
+            write_json_tool(schema, !source.drops("tool_choice"), out)
         }
-        _ => tools.write(ask, out),
+        _ => tools.write(source, out),
     }
-    let thinks = write_thinking(ask, &conversation, &plan, bound, out);
-    write_parameters(ask, &conversation.settings, thinks, out);
-    let takes_effort = write_config(ask, &conversation, out);
+    let thinks = write_thinking(source, &conversation, &plan, bound, out);
+    write_parameters(source, &conversation.settings, thinks, out);
+    let takes_effort = write_config(source, &conversation, out);
     if !thinks && !takes_effort {
         state.dropped.extend(&conversation.settings.reasoning);
     }
-    put!(out, if ask.fields.stream { r#","stream":true}"# } else { "}" });
+    put!(out, if source.fields.stream { r#","stream":true}"# } else { "}" });
     Ok(())
 }
 
 /// The bound on the answer, which the format requires.
-fn max_tokens(ask: &SourceRequest<'_>, settings: &AnswerSettings<'_>) -> u64 {
-    let capabilities = ask.target.capabilities;
+fn max_tokens(source: &SourceRequest<'_>, settings: &AnswerSettings<'_>) -> u64 {
+    let capabilities = source.target.capabilities;
     let ceiling = capabilities.max_output_tokens;
     let usual = match ceiling.filter(|_| settings.unbounded) {
         Some(ceiling) => ceiling,
         None => capabilities.default_max_tokens.min(ceiling.unwrap_or(u64::MAX)),
     };
-    ask.max_tokens().unwrap_or(usual)
+    source.max_tokens().unwrap_or(usual)
 }
 
 /// A message of one side, ready to be written.
@@ -95,13 +96,13 @@ struct MessagesLayout<'t, 'a> {
 }
 
 impl<'t, 'a> MessagesLayout<'t, 'a> {
-    fn lay_out(ask: &SourceRequest<'_>, turns: &'t [Turn<'a>]) -> Result<MessagesLayout<'t, 'a>, Invalid> {
+    fn lay_out(source: &SourceRequest<'_>, turns: &'t [Turn<'a>]) -> Result<MessagesLayout<'t, 'a>, Invalid> {
         if turns.len() > MESSAGES_MAX {
-            return too_many(ask.own.list(), MESSAGES_MAX, " messages");
+            return too_many(source.own.list(), MESSAGES_MAX, " messages");
         }
         let mut plan = MessagesLayout { system: Vec::new(), messages: Vec::with_capacity(turns.len()) };
         // Positions matter only to a model that accepts system messages in place.
-        let keeps_places = ask.target.capabilities.mid_conversation_system == Some(true);
+        let keeps_places = source.target.capabilities.mid_conversation_system == Some(true);
         let places = if keeps_places { before_assistant(turns) } else { Vec::new() };
         for (at, turn) in turns.iter().enumerate() {
             match turn.role {
@@ -121,7 +122,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         let ends_with = |role| plan.messages.last().is_some_and(|message| message.role == role);
         if last.is_some_and(|turn| turn.role == Role::User) && ends_with(Role::Assistant) {
             // The user's message is blank. Without it the model would continue its own.
-            return refuse(ask.own.list(), "a last message with content for this model");
+            return refuse(source.own.list(), "a last message with content for this model");
         }
         plan.trim_last();
         if plan.messages.is_empty() {
@@ -129,7 +130,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
             plan.add(Role::User, Vec::new(), system);
         }
         if plan.messages.is_empty() {
-            return refuse(ask.own.list(), "at least one message with content");
+            return refuse(source.own.list(), "at least one message with content");
         }
         Ok(plan)
     }
@@ -386,13 +387,13 @@ impl<'t, 'a> OfferedTools<'t, 'a> {
         self.tools.list.is_empty() && self.synthetic.is_empty()
     }
 
-    fn write(&self, ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
+    fn write(&self, source: &SourceRequest<'_>, out: &mut Vec<u8>) {
         if self.is_empty() {
             return;
         }
         put!(out, r#","tools":["#);
         for tool in &self.tools.list {
-            write_tool(tool, ask.target.capabilities.strict_tools, out);
+            write_tool(tool, source.target.capabilities.strict_tools, out);
         }
         for name in &self.synthetic {
             item(out);
@@ -401,7 +402,7 @@ impl<'t, 'a> OfferedTools<'t, 'a> {
             put!(out, "}");
         }
         put!(out, "]");
-        if !ask.drops("tool_choice") {
+        if !source.drops("tool_choice") {
             self.write_choice(out);
         }
     }
@@ -460,14 +461,14 @@ fn write_json_tool(schema: Raw<'_>, demands: bool, out: &mut Vec<u8>) {
 
 /// Writes the thinking mode, if the client requests one and the model accepts it; true if the model is to think.
 fn write_thinking(
-    ask: &SourceRequest<'_>,
+    source: &SourceRequest<'_>,
     conversation: &Conversation<'_>,
     plan: &MessagesLayout<'_, '_>,
     bound: u64,
     out: &mut Vec<u8>,
 ) -> bool {
-    let capabilities = ask.target.capabilities;
-    if ask.drops("thinking") {
+    let capabilities = source.target.capabilities;
+    if source.drops("thinking") {
         return false;
     }
     if conversation.settings.effort == Some(Effort::NONE) {
@@ -498,15 +499,16 @@ fn write_thinking(
 
 /// Writes `output_config`: the output format if it is native, and the effort. True if the effort is written, here or as
 /// disabled thinking.
-fn write_config(ask: &SourceRequest<'_>, conversation: &Conversation<'_>, out: &mut Vec<u8>) -> bool {
-    let capabilities = ask.target.capabilities;
+fn write_config(source: &SourceRequest<'_>, conversation: &Conversation<'_>, out: &mut Vec<u8>) -> bool {
+    let capabilities = source.target.capabilities;
     let schema = match conversation.format {
         OutputFormat::Schema { schema, .. } if capabilities.structured_output == Structured::Native => Some(schema),
         _ => None,
     };
     let effort = conversation.settings.effort.filter(|effort| *effort != Effort::NONE && capabilities.effort);
-    let disables = conversation.settings.effort == Some(Effort::NONE) && capabilities.effort && !ask.drops("thinking");
-    if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
+    let disables =
+        conversation.settings.effort == Some(Effort::NONE) && capabilities.effort && !source.drops("thinking");
+    if (schema.is_none() && effort.is_none()) || source.drops("output_config") {
         return disables;
     }
     put!(out, r#","output_config":{"#);
@@ -524,8 +526,8 @@ fn write_config(ask: &SourceRequest<'_>, conversation: &Conversation<'_>, out: &
 }
 
 /// Writes sampling, stop sequences and the end user. A thinking model accepts no sampling.
-fn write_parameters(ask: &SourceRequest<'_>, settings: &AnswerSettings<'_>, thinks: bool, out: &mut Vec<u8>) {
-    let sampling = ask.target.capabilities.sampling && !thinks;
+fn write_parameters(source: &SourceRequest<'_>, settings: &AnswerSettings<'_>, thinks: bool, out: &mut Vec<u8>) {
+    let sampling = source.target.capabilities.sampling && !thinks;
     if let Some(temperature) = settings.temperature.filter(|_| sampling) {
         let too_high = temperature.number().is_some_and(|number| number > 1.0);
         put!(out, r#","temperature":"#, if too_high { b"1" } else { temperature.bytes() });
@@ -534,7 +536,7 @@ fn write_parameters(ask: &SourceRequest<'_>, settings: &AnswerSettings<'_>, thin
         put!(out, r#","top_p":"#, top_p);
     }
     let stops: Vec<&[u8]> = settings.stops.iter().copied().filter(|stop| !is_blank(stop)).collect();
-    if !stops.is_empty() && !ask.drops("stop_sequences") {
+    if !stops.is_empty() && !source.drops("stop_sequences") {
         put!(out, r#","stop_sequences":["#);
         for stop in stops {
             item(out);
@@ -542,7 +544,7 @@ fn write_parameters(ask: &SourceRequest<'_>, settings: &AnswerSettings<'_>, thin
         }
         put!(out, "]");
     }
-    if let Some(user) = settings.user.filter(|_| !ask.drops("metadata")) {
+    if let Some(user) = settings.user.filter(|_| !source.drops("metadata")) {
         put!(out, r#","metadata":{"user_id":"#);
         write_user(user, USER_MAX, out);
         put!(out, "}");

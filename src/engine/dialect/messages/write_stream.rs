@@ -72,11 +72,11 @@ impl MessagesWriter {
             return;
         }
         self.started = true;
-        let Destination { me, out, .. } = to;
-        put!(out, "event: message_start\ndata: ", r#"{"type":"message_start","message":{"id":"#, Inside(me.id));
-        put!(out, r#","type":"message","role":"assistant","model":"#, me.model());
+        let Destination { identity, out, .. } = to;
+        put!(out, "event: message_start\ndata: ", r#"{"type":"message_start","message":{"id":"#, Inside(identity.id));
+        put!(out, r#","type":"message","role":"assistant","model":"#, identity.model());
         put!(out, r#","content":[],"stop_reason":null,"stop_sequence":null"#, NO_DETAILS);
-        put!(out, r#","usage":{"input_tokens":"#, Number(me.prompt.count().max(1)));
+        put!(out, r#","usage":{"input_tokens":"#, Number(identity.prompt.count().max(1)));
         put!(out, r#","cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":0"#);
         put!(out, r#","output_tokens_details":null"#, NO_SERVICES, "}}\n\n");
     }
@@ -127,7 +127,7 @@ impl MessagesWriter {
         self.close(to.out);
         self.open_block(to.out);
         put!(to.out, r#"{"type":"tool_use","id":""#);
-        to.state.fresh_id(id, slot, to.me.id, &mut self.ids, to.out);
+        to.state.fresh_id(id, slot, to.identity.id, &mut self.ids, to.out);
         put!(to.out, r#"","name":"#, Inside(to.state.restore(name)));
         put!(to.out, r#","input":{},"caller":{"type":"direct"}}}"#, "\n\n");
         self.open = OpenBlock::Tool;
@@ -162,21 +162,21 @@ impl MessagesWriter {
     fn end(&mut self, to: &mut Destination<'_>) {
         self.start(to);
         self.close(to.out);
-        let Destination { observed, me, out, .. } = to;
+        let Destination { observed, identity, out, .. } = to;
         let word = self.reason.to_messages(!self.ids.is_empty(), self.refused);
         let sequence = self.sequence.as_deref().filter(|_| word == "stop_sequence").map(Inside);
         put!(out, "event: message_delta\ndata: ", r#"{"type":"message_delta","delta":{"stop_reason":"#, Quoted(word));
         put!(out, r#","stop_sequence":"#, OrElse(sequence, "null"), NO_DETAILS, r#"},"usage":"#);
-        write_usage(observed, me, out);
+        write_usage(observed, identity, out);
         put!(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }
 
 /// Appends a messages `usage` object: the reported counts, otherwise estimates. It is never omitted, since clients
 /// crash without it.
-pub fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_usage(observed: &ObservedUsage, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
-    let input = reported.input.unwrap_or_else(|| me.prompt.count());
+    let input = reported.input.unwrap_or_else(|| identity.prompt.count());
     let output = reported.output.unwrap_or(observed.relayed_tokens);
     let [read, written] = [reported.cache_read, reported.cache_write].map(|count| Number(count.unwrap_or(0)));
     put!(out, r#"{"input_tokens":"#, Number(input), r#","cache_creation_input_tokens":"#, written);

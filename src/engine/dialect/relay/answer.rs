@@ -199,10 +199,10 @@ fn is_cost(name: &[u8]) -> bool {
 pub fn whole(
     endpoint: ModelEndpoint,
     body: &[u8],
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    read(endpoint, body, me, out, None)
+    read(endpoint, body, identity, out, None)
 }
 
 impl AnswerTemplates {
@@ -211,12 +211,12 @@ impl AnswerTemplates {
         &mut self,
         endpoint: ModelEndpoint,
         body: &[u8],
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<ObservedUsage, Broken> {
-        match self.pass(endpoint, body, me, out) {
+        match self.pass(endpoint, body, identity, out) {
             Some(observed) => Ok(observed),
-            None => read(endpoint, body, me, out, Some(self)),
+            None => read(endpoint, body, identity, out, Some(self)),
         }
     }
 }
@@ -224,7 +224,7 @@ impl AnswerTemplates {
 fn read(
     endpoint: ModelEndpoint,
     body: &[u8],
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
     templates: Option<&mut AnswerTemplates>,
 ) -> Result<ObservedUsage, Broken> {
@@ -238,10 +238,10 @@ fn read(
         // Some providers stream although a complete answer was requested.
         let response = streamed_response(body).ok_or(Broken::NotJson)?;
         json::check(&response).map_err(|_| Broken::NotJson)?;
-        return read(endpoint, &response, me, out, None);
+        return read(endpoint, &response, identity, out, None);
     }
     if scanned.is_err() && !endpoint.is_passthrough() {
-        return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), me, out);
+        return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), identity, out);
     }
     if scanned.is_err() || seen.places.is_too_many() {
         return Err(Broken::NotJson);
@@ -269,7 +269,7 @@ fn read(
     if notes.own_cost {
         let clean = without_cost(body);
         if clean.len() < body.len() {
-            let mut observed = read(endpoint, &clean, me, out, None)?;
+            let mut observed = read(endpoint, &clean, identity, out, None)?;
             observed.reported.cost = found.cost;
             return Ok(observed);
         }
@@ -279,14 +279,15 @@ fn read(
     let relayed_tokens = if reported.output.is_some() || !has_text(endpoint) { 0 } else { estimated(endpoint, body) };
     let observed = with_media(endpoint, list.of(body), ObservedUsage { reported, relayed_tokens, units: 0 });
     // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
-    let counts = if notes.completes_usage { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
+    let counts =
+        if notes.completes_usage { ChatCounts::new(body, seen, identity, &observed) } else { ChatCounts::default() };
     let from = out.len();
-    write(endpoint, seen, &counts, OwnWriter::new(body, usize::MAX, counts.values(me, &observed), out));
+    write(endpoint, seen, &counts, OwnWriter::new(body, usize::MAX, counts.values(identity, &observed), out));
     if repeats {
-        hide(me.hides, false, from, out);
+        hide(identity.hides, false, from, out);
     }
     if let Some(templates) = templates {
-        templates.learn_passed(endpoint, body, me, &observed, &out[from..]);
+        templates.learn_passed(endpoint, body, identity, &observed, &out[from..]);
     }
     Ok(observed)
 }
@@ -389,7 +390,7 @@ struct ChatCounts {
 
 impl ChatCounts {
     /// Each count has a flag: true if the upstream's own is already right.
-    fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, observed: &ObservedUsage) -> ChatCounts {
+    fn new(body: &[u8], seen: &Seen, identity: &ResponseIdentity<'_>, observed: &ObservedUsage) -> ChatCounts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
@@ -402,7 +403,7 @@ impl ChatCounts {
             };
             *value = tokens(Raw::new(span.of(body)));
         }
-        let known = || observed.reported.prompt().unwrap_or_else(|| me.prompt.count());
+        let known = || observed.reported.prompt().unwrap_or_else(|| identity.prompt.count());
         let own = prompt.filter(|_| observed.reported.prompt().is_some());
         let prompt = (own.unwrap_or_else(known), own.is_some());
         // Reasoning that the provider has counted separately is added, so that its total is the sum.
@@ -414,9 +415,9 @@ impl ChatCounts {
         ChatCounts { prompt, completion, total: (total.unwrap_or(sum), total.is_some()) }
     }
 
-    fn values<'a>(&self, me: &'a ResponseIdentity<'a>, observed: &'a ObservedUsage) -> OwnValues<'a> {
+    fn values<'a>(&self, identity: &'a ResponseIdentity<'a>, observed: &'a ObservedUsage) -> OwnValues<'a> {
         let counts = [self.prompt.0, self.completion.0, self.total.0];
-        OwnValues { me, object: "chat.completion", created: me.created, counts, usage: Some(observed) }
+        OwnValues { identity, object: "chat.completion", created: identity.created, counts, usage: Some(observed) }
     }
 }
 

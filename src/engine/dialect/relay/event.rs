@@ -8,7 +8,7 @@ mod seen;
 use super::cost::remove_cost;
 use super::own::{IDENTITY, Own, OwnValues};
 use super::stream_format::StreamFormat;
-use super::text::{count_others, is_said};
+use super::text::{count_others, is_relayed_text};
 use crate::dialect::answer::{Destination, Frame, Relayed, ResponseIdentity, StreamFault};
 use crate::dialect::chat::write_stream::{CHUNK, write_usage_chunk};
 use crate::dialect::dispatch::with_format;
@@ -90,7 +90,7 @@ impl Tap {
     pub(crate) fn event(
         &mut self,
         frame: &Frame<'_>,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Relayed, StreamFault> {
         if frame.data.is_empty() {
@@ -98,10 +98,12 @@ impl Tap {
             return Ok(Relayed::Idle);
         }
         match self.format {
-            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.chat(frame.name, frame.data, me, out),
-            StreamFormat::Messages => self.messages(frame, me, out),
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => {
+                self.chat(frame.name, frame.data, identity, out)
+            }
+            StreamFormat::Messages => self.messages(frame, identity, out),
             StreamFormat::Media { .. } => self.media(frame, out),
-            StreamFormat::Responses { .. } => self.responses(frame, me, out),
+            StreamFormat::Responses { .. } => self.responses(frame, identity, out),
         }
     }
 
@@ -131,14 +133,14 @@ impl Tap {
     }
 
     /// Writes the error for a broken stream of a response; false for other formats, which use the general error event.
-    pub(crate) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn fail(&mut self, words: &ErrorWords<'_>, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let StreamFormat::Responses { next, .. } = self.format else { return false };
-        let mut writer = ResponsesWriter::after(next.into(), me.created);
+        let mut writer = ResponsesWriter::after(next.into(), identity.created);
         match self.failed.take() {
-            Some(response) => writer.fail_as(words, Raw::new(&response), me, out),
+            Some(response) => writer.fail_as(words, Raw::new(&response), identity, out),
             None => {
                 let (state, observed) = (&TranslationState::default(), &self.observed());
-                writer.fail(words, &mut Destination { state, observed, me, out });
+                writer.fail(words, &mut Destination { state, observed, identity, out });
             }
         }
         true
@@ -154,12 +156,12 @@ impl Tap {
     }
 
     /// Handles a stream without its formal end: writes that end if nothing else is missing.
-    pub(crate) fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    pub(crate) fn close(&mut self, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.finish_seen && !self.all_ended() {
             return Err(StreamFault::Incomplete);
         }
         match self.format {
-            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.done(me, out),
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.done(identity, out),
             StreamFormat::Messages => out.extend_from_slice(MESSAGE_STOP),
             // The end of the body is the only formal end.
             StreamFormat::Media { .. } => {}
@@ -186,14 +188,14 @@ impl Tap {
         &mut self,
         name: &[u8],
         data: &[u8],
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Relayed, StreamFault> {
         if data.trim_ascii() == b"[DONE]" {
             if !self.begun {
                 return Err(StreamFault::Incomplete);
             }
-            self.done(me, out);
+            self.done(identity, out);
             self.finished = true;
             return Ok(Relayed::Event);
         }
@@ -214,7 +216,7 @@ impl Tap {
         if self.created == 0 {
             let own = seen.value(seen.created, data).and_then(Raw::count).and_then(|own| u32::try_from(own).ok());
             // Some servers write milliseconds.
-            self.created = own.filter(|created| *created > 0).unwrap_or(me.created as u32);
+            self.created = own.filter(|created| *created > 0).unwrap_or(identity.created as u32);
         }
         let output = reported.and_then(|reported| reported.output);
         seen.correct(self.usage_due.is_none(), output, self.created, data);
@@ -234,7 +236,7 @@ impl Tap {
         out.extend_from_slice(b"data: ");
         let members = [Own::Id, Own::Object, Own::Created, Own::Model, Own::Choices];
         let (object, counts) = (self.format.object(), [0, output.unwrap_or(0), 0]);
-        let values = OwnValues { object, created: self.created.into(), counts, ..OwnValues::of(me) };
+        let values = OwnValues { object, created: self.created.into(), counts, ..OwnValues::of(identity) };
         let text_at = seen.write(data, &members, values, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
@@ -282,10 +284,10 @@ impl Tap {
 
     /// Ends a chat stream. A client that asked for the usage gets it, at least as an estimate. Some servers report it
     /// only inside a choice.
-    fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn done(&mut self, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.usage_due == Some(true) {
-            let created = if self.created == 0 { me.created } else { self.created.into() };
-            write_usage_chunk(self.format.object(), &self.observed(), &ResponseIdentity { created, ..*me }, out);
+            let created = if self.created == 0 { identity.created } else { self.created.into() };
+            write_usage_chunk(self.format.object(), &self.observed(), &ResponseIdentity { created, ..*identity }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
@@ -293,7 +295,7 @@ impl Tap {
     fn messages(
         &mut self,
         frame: &Frame<'_>,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Relayed, StreamFault> {
         let (name, data) = (frame.name, frame.data);
@@ -321,7 +323,7 @@ impl Tap {
             self.begun = true;
             out.extend_from_slice(b"event: message_start\ndata: ");
             let from = out.len();
-            seen.write(data, IDENTITY, OwnValues::of(me), out);
+            seen.write(data, IDENTITY, OwnValues::of(identity), out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
             remove_cost(seen.own_cost, begin, out);
@@ -333,7 +335,7 @@ impl Tap {
             let from = out.len();
             members(Raw::new(data), &["usage"], out);
             key(out, "usage");
-            write_messages_usage(&self.observed(), me, out);
+            write_messages_usage(&self.observed(), identity, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"}\n\n");
             return Ok(Relayed::Event);
@@ -437,11 +439,11 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         // Its index, most likely.
         [K::Choices, K::Item, K::Other] if token == Token::Number => seen.number = Some(whole),
         [K::Choices, K::Item, K::Delta, rest @ ..] => {
-            let is_said = is_said(rest);
-            let is_other = !is_said && !matches!(rest, [] | [K::Role]);
+            let is_relayed_text = is_relayed_text(rest);
+            let is_other = !is_relayed_text && !matches!(rest, [] | [K::Role]);
             seen.has_others |= is_other && token == Token::String;
             seen.has_more |= is_other && token != Token::Null;
-            return is_said;
+            return is_relayed_text;
         }
         [.., K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks] => seen.own_cost = true,
         _ => {}

@@ -14,7 +14,7 @@ mod text;
 pub use answer::{rejected, whole};
 pub(super) use event::Tap;
 pub(super) use stream_format::StreamFormat;
-pub(super) use text::is_said;
+pub(super) use text::is_relayed_text;
 
 #[cfg(test)]
 mod tests;

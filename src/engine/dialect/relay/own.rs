@@ -84,7 +84,7 @@ impl Places {
 
 /// The values.
 pub(super) struct OwnValues<'a> {
-    pub(super) me: &'a ResponseIdentity<'a>,
+    pub(super) identity: &'a ResponseIdentity<'a>,
     pub(super) object: &'static str,
     pub(super) created: u64,
     /// Tokens of the prompt, of the completion, and in total.
@@ -95,15 +95,15 @@ pub(super) struct OwnValues<'a> {
 
 impl<'a> OwnValues<'a> {
     /// The values in a document without other members of Tollgate's than its identity.
-    pub(super) fn of(me: &'a ResponseIdentity<'a>) -> OwnValues<'a> {
-        OwnValues { me, object: "", created: 0, counts: [0; 3], usage: None }
+    pub(super) fn of(identity: &'a ResponseIdentity<'a>) -> OwnValues<'a> {
+        OwnValues { identity, object: "", created: 0, counts: [0; 3], usage: None }
     }
 
     fn write(&self, own: Own, out: &mut Vec<u8>) {
         let [prompt, completion, total] = self.counts.map(Number);
         match own {
-            Own::Id => write_inside(out, self.me.id),
-            Own::Model => put!(out, self.me.model()),
+            Own::Id => write_inside(out, self.identity.id),
+            Own::Model => put!(out, self.identity.model()),
             Own::Object => write_inside(out, self.object.as_bytes()),
             Own::Created => put!(out, Number(self.created)),
             Own::Choices => put!(out, "[]"),
@@ -115,7 +115,7 @@ impl<'a> OwnValues<'a> {
             Own::Usage => match self.usage {
                 None => put!(out, "null"),
                 // The usage is inside a choice.
-                Some(observed) if observed.reported.output.is_some() => write_chat_usage(observed, self.me, out),
+                Some(observed) if observed.reported.output.is_some() => write_chat_usage(observed, self.identity, out),
                 Some(_) => {
                     put!(out, r#"{"prompt_tokens":"#, prompt, r#","completion_tokens":"#, completion);
                     put!(out, r#","total_tokens":"#, total, "}");

@@ -8,7 +8,7 @@ use crate::wire::json::{Raw, ValueKind, eq_unescaped};
 
 /// True if the value at `path`, in the message of a chat completion or the delta of a chunk, is text of the model in a
 /// member that the format has; [`count_others`] counts the others.
-pub(crate) fn is_said(path: &[K]) -> bool {
+pub(crate) fn is_relayed_text(path: &[K]) -> bool {
     match path {
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, .., K::Type] => false,
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, ..] => true,

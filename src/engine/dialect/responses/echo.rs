@@ -9,23 +9,24 @@ use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 const MEMBER_MAX: usize = 16 * 1024;
 
 /// True if the client requests a summary of the reasoning.
-pub fn tells_summary(ask: &SourceRequest<'_>) -> bool {
-    let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
+pub fn tells_summary(source: &SourceRequest<'_>) -> bool {
+    let summary = source.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
 }
 
 /// Collects the repeated parts of the request.
-pub fn of(ask: &SourceRequest<'_>) -> Echo {
+pub fn of(source: &SourceRequest<'_>) -> Echo {
     let given = |name, text: &str, kinds: &[ValueKind], usual: &str, out: &mut Vec<u8>| {
         key(out, text);
-        match ask.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind())) {
+        match source.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind()))
+        {
             Some(value) => compact(value.bytes(), out),
             None => out.extend_from_slice(usual.as_bytes()),
         }
     };
     let mut before = b"\"instructions\":null".to_vec();
     key(&mut before, "max_output_tokens");
-    match ask.fields.max_tokens {
+    match source.fields.max_tokens {
         Some(count) => write_count(&mut before, count),
         None => before.extend_from_slice(b"null"),
     }
@@ -37,7 +38,7 @@ pub fn of(ask: &SourceRequest<'_>) -> Echo {
     given(Name::ParallelToolCalls, "parallel_tool_calls", &[ValueKind::Bool], "true", out);
     out.extend_from_slice(b",\"presence_penalty\":0,\"frequency_penalty\":0,\"previous_response_id\":null");
     given(Name::PromptCacheKey, "prompt_cache_key", &[ValueKind::String], "null", out);
-    write_reasoning(ask, out);
+    write_reasoning(source, out);
     given(Name::SafetyIdentifier, "safety_identifier", &[ValueKind::String], "null", out);
     out.extend_from_slice(b",\"service_tier\":\"default\",\"store\":false");
     given(Name::Temperature, "temperature", &[ValueKind::Number], "1", out);
@@ -46,11 +47,11 @@ pub fn of(ask: &SourceRequest<'_>) -> Echo {
     out.extend_from_slice(b",\"tools\":[],\"top_logprobs\":0");
     given(Name::TopP, "top_p", &[ValueKind::Number], "1", out);
     out.extend_from_slice(b",\"truncation\":\"disabled\"");
-    Echo { before, after: after.split_off(2), summary: tells_summary(ask) }
+    Echo { before, after: after.split_off(2), summary: tells_summary(source) }
 }
 
-fn write_reasoning(ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
-    let reasoning = ask.get(Name::Reasoning, "reasoning").unwrap_or(Raw::NULL);
+fn write_reasoning(source: &SourceRequest<'_>, out: &mut Vec<u8>) {
+    let reasoning = source.get(Name::Reasoning, "reasoning").unwrap_or(Raw::NULL);
     key(out, "reasoning");
     out.push(b'{');
     for name in ["effort", "summary"] {

@@ -45,14 +45,14 @@ pub fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec
     if fields.inner.tools() as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
         return too_long();
     }
-    tools.list(value(Name::Tools, "tools"), true, goes_on);
+    tools.list(value(Name::Tools, "tools"), true, is_sent);
     if fields.adds_tools {
         let items = value(Name::Input, "input").items();
         // Tools that a provider's server has listed are not offered by the client.
         let adds = |item: &Raw<'_>| !only(*item, "type").is_some_and(|kind| kind.is("mcp_list_tools"));
         for (key, list) in items.filter(adds).flat_map(Raw::members) {
             if eq_unescaped(key, "tools") {
-                tools.list(list, true, goes_on);
+                tools.list(list, true, is_sent);
             }
         }
     }
@@ -82,7 +82,7 @@ fn too_long<T>() -> Result<T, Invalid> {
 
 impl<'a> OmittedTools<'a> {
     /// Checks a list of tools. `outer`: it may contain a namespace.
-    fn list(&mut self, tools: Raw<'a>, outer: bool, goes_on: fn(Raw<'_>, &Capabilities) -> bool) {
+    fn list(&mut self, tools: Raw<'a>, outer: bool, is_sent: fn(Raw<'_>, &Capabilities) -> bool) {
         let mut leave = Leave::default();
         for tool in tools.items() {
             self.seen += 1;
@@ -90,13 +90,13 @@ impl<'a> OmittedTools<'a> {
                 break;
             }
             let is_namespace = tool.get("type").is_some_and(|kind| kind.is("namespace"));
-            let goes = goes_on(tool, self.takes) && (outer || !is_namespace);
+            let goes = is_sent(tool, self.takes) && (outer || !is_namespace);
             leave.item(Span::of_part(self.body, tool.bytes()), !goes, &mut self.cuts);
             self.kept += usize::from(goes && !is_namespace);
             self.gone += usize::from(!goes);
             if goes && is_namespace {
                 for (_, list) in tool.members().filter(|(key, _)| eq_unescaped(key, "tools")) {
-                    self.list(list, false, goes_on);
+                    self.list(list, false, is_sent);
                 }
             }
             // One more is refused, so no more need to be kept.
@@ -142,7 +142,7 @@ fn is_offered(tool: Raw<'_>, takes: &Capabilities) -> bool {
 }
 
 /// True if a tool is passed on.
-fn goes_on(tool: Raw<'_>, takes: &Capabilities) -> bool {
+fn is_sent(tool: Raw<'_>, takes: &Capabilities) -> bool {
     let Some(kind) = only(tool, "type") else { return false };
     is_clients(tool, kind) || (is_named(kind, takes) && (takes.stored_objects || !names_stored(tool)))
 }
@@ -159,10 +159,10 @@ pub fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
     let kind = only(tool, "type")?;
     if kind.is("namespace") {
         let lists = tool.members().filter(|(key, _)| eq_unescaped(key, "tools"));
-        let inner = |tool: Raw<'a>| only(tool, "type").filter(|kind| !is_clients(tool, *kind) && goes_on(tool, takes));
+        let inner = |tool: Raw<'a>| only(tool, "type").filter(|kind| !is_clients(tool, *kind) && is_sent(tool, takes));
         return lists.flat_map(|(_, list)| list.items()).find_map(inner);
     }
-    (!is_clients(tool, kind) && goes_on(tool, takes)).then_some(kind)
+    (!is_clients(tool, kind) && is_sent(tool, takes)).then_some(kind)
 }
 
 /// True if a shell's commands run at the client.

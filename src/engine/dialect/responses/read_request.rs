@@ -7,7 +7,7 @@ use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, OutputFormat, ToolResult, Role, Conversation, ToolCall, Turn, AnswerSettings,
+    AnswerSettings, Block, Conversation, Effort, OutputFormat, Role, ToolCall, ToolResult, Turn,
 };
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::request::{Invalid, Name};
@@ -29,16 +29,16 @@ const NO_COMPACTION: &str =
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
 /// Reads the request; see [`crate::dialect::translate::request`].
-pub fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
-    let input = ask.get(Name::Input, "input").unwrap_or(Raw::NULL);
-    let (names, tools) = crate::dialect::responses::tools::read(ask, input, state)?;
+pub fn read<'a>(source: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Conversation<'a>, Invalid> {
+    let input = source.get(Name::Input, "input").unwrap_or(Raw::NULL);
+    let (names, tools) = crate::dialect::responses::tools::read(source, input, state)?;
     let mut turns = Vec::new();
-    if let Some(text) = ask.get(Name::Instructions, "instructions").and_then(Raw::string) {
+    if let Some(text) = source.get(Name::Instructions, "instructions").and_then(Raw::string) {
         turns.push(Turn { role: Role::System { moves: true }, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
-    let mut items = ConversationReader { ask, names: &names, last_output: outputs(input), turns, open: None };
+    let mut items = ConversationReader { source, names: &names, last_output: outputs(input), turns, open: None };
     if let Some(text) = input.string() {
-        items.says(Turn { role: Role::User, blocks: vec![Block::Text(Cow::Borrowed(text))] });
+        items.add_turn(Turn { role: Role::User, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
     for (at, item) in input.items().enumerate() {
         items.item(at, item)?;
@@ -46,9 +46,9 @@ pub fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result
     items.close();
     let turns = items.turns;
     let (effort, format) = last_update(input);
-    let settings = settings(ask, effort);
-    state.echo = Some(Box::new(echo::of(ask)));
-    Ok(Conversation { turns, tools, format: self::format(ask, format)?, settings })
+    let settings = settings(source, effort);
+    state.echo = Some(Box::new(echo::of(source)));
+    Ok(Conversation { turns, tools, format: self::format(source, format)?, settings })
 }
 
 /// Position of the last output of each call.
@@ -88,7 +88,7 @@ struct OpenTurn<'a> {
 
 /// The conversation read so far.
 struct ConversationReader<'r, 'a> {
-    ask: &'r SourceRequest<'a>,
+    source: &'r SourceRequest<'a>,
     names: &'r ToolNames<'a>,
     last_output: BTreeMap<&'a [u8], usize>,
     turns: Vec<Turn<'a>>,
@@ -101,7 +101,7 @@ impl<'a> ConversationReader<'_, 'a> {
         match &*item.get("type").and_then(Raw::word).unwrap_or(Cow::Borrowed(b"message")) {
             b"message" => self.message(at, item)?,
             b"reasoning" => {
-                let mark = &self.ask.target.capabilities.mark;
+                let mark = &self.source.target.capabilities.mark;
                 if let Some(blocks) = carrier::open(text("encrypted_content").unwrap_or_default(), mark) {
                     self.assistant().said.push(Block::SealedReasoning(blocks));
                 }
@@ -145,16 +145,16 @@ impl<'a> ConversationReader<'_, 'a> {
         let content = item.get("content").unwrap_or(Raw::NULL);
         let role = item.get("role").unwrap_or(Raw::NULL);
         if role.is("user") {
-            let blocks = blocks(self.ask, content, || format!("input[{at}].content"))?;
-            self.says(Turn { role: Role::User, blocks });
+            let blocks = blocks(self.source, content, || format!("input[{at}].content"))?;
+            self.add_turn(Turn { role: Role::User, blocks });
             return Ok(());
         }
-        let texts = self.ask.said(content);
+        let texts = self.source.texts_of(content);
         if !role.is("assistant") {
-            self.says(Turn { role: Role::System { moves: false }, blocks: texts });
+            self.add_turn(Turn { role: Role::System { moves: false }, blocks: texts });
             return Ok(());
         }
-        let one_text = self.ask.targets.one_text;
+        let one_text = self.source.targets.one_text;
         let open = self.assistant();
         // The chat format has a single text, so a line break separates the messages.
         if one_text && open.spoken {
@@ -192,7 +192,7 @@ impl<'a> ConversationReader<'_, 'a> {
         let content = match (output, tools) {
             // An empty list of tools is not an empty list of parts.
             (None, Some(tools)) => vec![as_written(tools)],
-            _ => returned(self.ask, output.unwrap_or(Raw::NULL), || format!("input[{at}].output"))?,
+            _ => returned(self.source, output.unwrap_or(Raw::NULL), || format!("input[{at}].output"))?,
         };
         let slot = self.open.as_mut().and_then(|open| {
             let latest = open.unanswered.get_mut(id?)?;
@@ -209,14 +209,14 @@ impl<'a> ConversationReader<'_, 'a> {
             None => {
                 let mut blocks = vec![Block::Text(Cow::Borrowed(ORPHAN))];
                 blocks.extend(content);
-                self.says(Turn { role: Role::User, blocks });
+                self.add_turn(Turn { role: Role::User, blocks });
             }
         }
         Ok(())
     }
 
     /// Adds a message that is not the assistant's: it ends the current turn, or waits until the turn has all outputs.
-    fn says(&mut self, turn: Turn<'a>) {
+    fn add_turn(&mut self, turn: Turn<'a>) {
         match &mut self.open {
             Some(open) if open.awaited > 0 => open.behind.push(turn),
             _ => {
@@ -243,7 +243,11 @@ impl<'a> ConversationReader<'_, 'a> {
 }
 
 /// The blocks of a content that is a string or an array of parts; `list`: the path of that array.
-fn blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+fn blocks<'a>(
+    source: &SourceRequest<'a>,
+    content: Raw<'a>,
+    list: impl Fn() -> String,
+) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> =
         content.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
     let (mut parts, mut number) = (content.items(), 0..);
@@ -263,17 +267,21 @@ fn blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, list: impl Fn() -> Stri
                 return refuse(format_args!("{}.type", path()), what);
             }
         }
-        blocks.extend(ask.part_mark([control, breakpoint], text));
+        blocks.extend(source.part_mark([control, breakpoint], text));
     }
     Ok(blocks)
 }
 
 /// Output of a tool: a string, parts, or any JSON, which is passed on as written.
-fn returned<'a>(ask: &SourceRequest<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+fn returned<'a>(
+    source: &SourceRequest<'a>,
+    given: Raw<'a>,
+    list: impl Fn() -> String,
+) -> Result<Vec<Block<'a>>, Invalid> {
     let parts =
         given.items().all(|part| part.get("type").and_then(Raw::word).is_some_and(|kind| kind.starts_with(b"input_")));
     if given.string().is_some() || (given.kind() == ValueKind::Array && parts) {
-        return blocks(ask, given, list);
+        return blocks(source, given, list);
     }
     Ok(vec![as_written(given)])
 }
@@ -286,8 +294,8 @@ fn as_written(json: Raw<'_>) -> Block<'static> {
     Block::Text(Cow::Owned(inside))
 }
 
-fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<OutputFormat<'a>, Invalid> {
-    let asked = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
+fn format<'a>(source: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<OutputFormat<'a>, Invalid> {
+    let asked = || source.get(Name::Text, "text").and_then(|text| text.get("format"));
     let format = updated.or_else(asked).unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
     let schema = format.get("schema").filter(|schema| schema.kind() == ValueKind::Object);
@@ -307,19 +315,19 @@ fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<Outpu
     })
 }
 
-fn settings<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> AnswerSettings<'a> {
-    let reasoning = ask.get(Name::Reasoning, "reasoning");
+fn settings<'a>(source: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> AnswerSettings<'a> {
+    let reasoning = source.get(Name::Reasoning, "reasoning");
     let member = |name| reasoning.and_then(|reasoning| reasoning.get(name));
     let effort = updated.or_else(|| member("effort")).and_then(Effort::read);
-    let text = |name, key| ask.get(name, key).and_then(Raw::string);
+    let text = |name, key| source.get(name, key).and_then(Raw::string);
     AnswerSettings {
-        temperature: ask.get(Name::Temperature, "temperature"),
-        top_p: ask.get(Name::TopP, "top_p"),
+        temperature: source.get(Name::Temperature, "temperature"),
+        top_p: source.get(Name::TopP, "top_p"),
         user: text(Name::SafetyIdentifier, "safety_identifier").or_else(|| text(Name::User, "user")),
         effort,
-        reasons: reasoning.filter(|_| effort != Some(Effort::NONE)).map(|_| echo::tells_summary(ask)),
+        reasons: reasoning.filter(|_| effort != Some(Effort::NONE)).map(|_| echo::tells_summary(source)),
         reasoning: reasoning.map(|_| "reasoning").into_iter().collect(),
-        verbosity: ask.get(Name::Text, "text").and_then(|text| text.get("verbosity")).and_then(Raw::string),
+        verbosity: source.get(Name::Text, "text").and_then(|text| text.get("verbosity")).and_then(Raw::string),
         unbounded: true,
         ..AnswerSettings::default()
     }

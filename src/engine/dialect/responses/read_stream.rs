@@ -268,7 +268,7 @@ impl ResponsesReader {
             }
             sink.take(Delta::ToolClose { slot: known.slot.unwrap_or(0) })?;
         } else if is("message") {
-            self.rest(index, &mut said(item), sink)?;
+            self.rest(index, &mut texts_of(item), sink)?;
         } else if is("reasoning") {
             self.rest(index, &mut thoughts(item), sink)?;
             thought(item, self.keeps, sink)?;
@@ -447,7 +447,7 @@ fn texts<'a>(
 }
 
 /// The texts of a message.
-fn said<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
+fn texts_of<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
     texts(item.get("content"), TextKind::Text, is_answer)
 }
 

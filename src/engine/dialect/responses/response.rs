@@ -36,7 +36,7 @@ pub fn write_response(
     ending: &AnswerState<'_>,
     items: &[u8],
     state: &TranslationState,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) {
     let lacks = ending.reason.to_responses();
@@ -47,8 +47,8 @@ pub fn write_response(
         (None, false, None) => ("completed", true),
     };
     let echo: Option<&Echo> = state.echo.as_deref();
-    put!(out, r#"{"id":"#, Inside(me.id), r#","object":"response","created_at":"#, Number(ending.created));
-    let completed = complete.then_some(Number(me.created));
+    put!(out, r#"{"id":"#, Inside(identity.id), r#","object":"response","created_at":"#, Number(ending.created));
+    let completed = complete.then_some(Number(identity.created));
     put!(out, r#","completed_at":"#, OrElse(completed, "null"), r#","status":"#, Quoted(status));
     put!(out, r#","background":false,"error":"#);
     match ending.error {
@@ -61,20 +61,20 @@ pub fn write_response(
         None => put!(out, "null"),
     }
     let (before, after) = echo.map_or((BEFORE, AFTER), |echo| (&echo.before, &echo.after));
-    put!(out, ",", before, r#","model":"#, me.model(), r#","output":["#, items, "],", after, r#","usage":"#);
+    put!(out, ",", before, r#","model":"#, identity.model(), r#","output":["#, items, "],", after, r#","usage":"#);
     match ending.usage {
-        Some(observed) => write_usage(observed, me, out),
+        Some(observed) => write_usage(observed, identity, out),
         None => put!(out, "null"),
     }
     put!(out, "}");
 }
 
 /// Appends an upstream's own failed response, with Tollgate's id, model and error in place of the upstream's.
-pub fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let ours = |own: K, out: &mut Vec<u8>| {
         match own {
-            K::Id => put!(out, Inside(me.id)),
-            K::Model => put!(out, me.model()),
+            K::Id => put!(out, Inside(identity.id)),
+            K::Model => put!(out, identity.model()),
             K::Store => put!(out, "false"),
             K::PreviousResponseId => put!(out, "null"),
             K::Error => words.write_brief(out),
@@ -91,7 +91,7 @@ pub fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIden
         }
     }
     for (name, value) in response.members() {
-        if me.hides.iter().any(|param| eq_unescaped(name, &param.name)) {
+        if identity.hides.iter().any(|param| eq_unescaped(name, &param.name)) {
             continue;
         }
         key_inside(&mut written, name);
@@ -106,9 +106,9 @@ pub fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIden
 
 /// Appends a responses `usage` object: the reported counts, otherwise estimates. It always has every member: clients
 /// refuse an object of details that lacks one.
-pub fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub fn write_usage(observed: &ObservedUsage, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
-    let input = reported.prompt().unwrap_or_else(|| me.prompt.count());
+    let input = reported.prompt().unwrap_or_else(|| identity.prompt.count());
     let output = reported.output.unwrap_or(observed.relayed_tokens);
     let [read, written] = [reported.cache_read, reported.cache_write].map(|count| Number(count.unwrap_or(0)));
     let (reasoning, total) = (reported.reasoning.unwrap_or(0), input.saturating_add(output));

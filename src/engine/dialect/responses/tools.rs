@@ -7,7 +7,7 @@ use crate::base::limits::TOOLS_MAX;
 use crate::dialect::chat::custom_tools::free_text;
 use crate::dialect::chat::read_request::keep;
 use crate::dialect::neutral::JsonText;
-use crate::dialect::neutral::conversation::{Tools, Schema, Tool, ToolChoice};
+use crate::dialect::neutral::conversation::{Schema, Tool, ToolChoice, Tools};
 use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, tool_name};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::translate::bounds::{too_many, tool_name_fits};
@@ -68,7 +68,7 @@ fn inner(namespace: Option<&[u8]>) -> &[u8] {
 
 /// The tools read so far.
 struct ToolReader<'s, 'a> {
-    ask: &'s SourceRequest<'a>,
+    source: &'s SourceRequest<'a>,
     state: &'s mut TranslationState,
     names: ToolNames<'a>,
     tools: Vec<Tool<'a>>,
@@ -78,18 +78,18 @@ struct ToolReader<'s, 'a> {
 
 /// Reads the tools on offer, including those that the conversation adds.
 pub fn read<'a>(
-    ask: &SourceRequest<'a>,
+    source: &SourceRequest<'a>,
     input: Raw<'a>,
     state: &mut TranslationState,
 ) -> Result<(ToolNames<'a>, Tools<'a>), Invalid> {
-    let names = ToolNames { most: ask.targets.tool_name_max, ..ToolNames::default() };
-    let mut reader = ToolReader { ask, state, names, tools: Vec::new(), hosted: false };
+    let names = ToolNames { most: source.targets.tool_name_max, ..ToolNames::default() };
+    let mut reader = ToolReader { source, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
         item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))
     };
     let added = input.items().enumerate().filter(|(_, item)| adds(item));
     let added = added.filter_map(|(at, item)| Some((Some(at), item.get("tools")?)));
-    let offered = ask.get(Name::Tools, "tools").map(|tools| (None, tools));
+    let offered = source.get(Name::Tools, "tools").map(|tools| (None, tools));
     // Names without a namespace have priority over those with one, which can be renamed.
     let lists = || offered.into_iter().chain(added.clone());
     let mut count = 0;
@@ -106,7 +106,7 @@ pub fn read<'a>(
         }
     }
     let ToolReader { names, mut tools, hosted, .. } = reader;
-    let choice = ask.get(Name::ToolChoice, "tool_choice");
+    let choice = source.get(Name::ToolChoice, "tool_choice");
     let none = choice.is_some_and(|choice| choice.is("none"));
     if hosted && tools.is_empty() && !none {
         return refuse("tools", "at least one function or custom tool for this model, which has no tools of its own");
@@ -115,7 +115,7 @@ pub fn read<'a>(
         return Ok((names, Tools { hosted, ..Tools::default() }));
     }
     let choice = choose(choice, &names, &mut tools)?;
-    let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
+    let parallel = source.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
     Ok((names, Tools { list: tools, choice, parallel, hosted }))
 }
 
@@ -205,7 +205,7 @@ impl<'a> ToolReader<'_, 'a> {
             description: if free { Some(free_text(tool, given)) } else { given.map(Cow::Borrowed) },
             schema: if free { Schema::Free } else { Schema::Given(parameters.unwrap_or(Raw::NULL)) },
             strict: strict.and_then(Raw::bool) == Some(true),
-            mark: self.ask.mark([control, breakpoint]),
+            mark: self.source.mark([control, breakpoint]),
         });
         Ok(())
     }

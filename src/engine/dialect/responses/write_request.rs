@@ -2,7 +2,7 @@
 
 use crate::dialect::chat::write_request::FAILED;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Tools, OutputFormat, ToolResult, Role, Schema, Conversation, ToolCall, Turn, AnswerSettings,
+    AnswerSettings, Block, Conversation, Effort, OutputFormat, Role, Schema, ToolCall, ToolResult, Tools, Turn,
 };
 use crate::dialect::neutral::is_blank;
 use crate::dialect::neutral::naming::{TranslationState, responses_id};
@@ -19,7 +19,7 @@ pub const BOUND_MIN: u64 = 16;
 
 /// Writes the request; see [`crate::dialect::translate::request`].
 pub fn write(
-    ask: &SourceRequest<'_>,
+    source: &SourceRequest<'_>,
     conversation: Conversation<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
@@ -28,28 +28,28 @@ pub fn write(
     let leading = conversation.turns.iter().take_while(leads).count();
     // The format requires an input.
     let leading = if leading < conversation.turns.len() { leading } else { 0 };
-    put!(out, r#"{"model":"#, Quoted(ask.target.model));
+    put!(out, r#"{"model":"#, Quoted(source.target.model));
     write_instructions(&conversation.turns[..leading], out);
     put!(out, r#","input":["#);
     for turn in &conversation.turns[leading..] {
         write_turn(turn, out);
     }
     if out.ends_with(b"[") {
-        return refuse(ask.own.list(), "at least one message with content");
+        return refuse(source.own.list(), "at least one message with content");
     }
     out.push(b']');
-    write_offer(ask, &conversation.tools, out);
-    if !write_wishes(ask, &conversation.settings, out) {
+    write_offer(source, &conversation.tools, out);
+    if !write_wishes(source, &conversation.settings, out) {
         state.dropped.extend(&conversation.settings.reasoning);
     }
-    write_text(ask, &conversation, out);
-    if ask.fields.stream {
+    write_text(source, &conversation, out);
+    if source.fields.stream {
         put!(out, r#","stream":true"#);
     }
-    if !ask.drops("store") {
+    if !source.drops("store") {
         put!(out, r#","store":false"#);
     }
-    if ask.target.capabilities.effort && !ask.drops("include") {
+    if source.target.capabilities.effort && !source.drops("include") {
         put!(out, r#","include":["reasoning.encrypted_content"]"#);
     }
     put!(out, "}");
@@ -197,7 +197,7 @@ fn write_result(result: &ToolResult<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn write_offer(ask: &SourceRequest<'_>, tools: &Tools<'_>, out: &mut Vec<u8>) {
+fn write_offer(source: &SourceRequest<'_>, tools: &Tools<'_>, out: &mut Vec<u8>) {
     if tools.list.is_empty() {
         return;
     }
@@ -207,23 +207,23 @@ fn write_offer(ask: &SourceRequest<'_>, tools: &Tools<'_>, out: &mut Vec<u8>) {
         put!(out, r#"{"type":"function","name":"#);
         write_function(tool, out);
         // The clients of OpenAI's formats know its rules.
-        let fits = |schema| ask.own.strict_by_rules || is_strict(schema);
+        let fits = |schema| source.own.strict_by_rules || is_strict(schema);
         let strict = tool.strict && matches!(tool.schema, Schema::Given(schema) if fits(schema));
         // If omitted, it would mean true.
         put!(out, r#","strict":"#, if strict { "true}" } else { "false}" });
     }
     put!(out, "]");
-    write_choice(ask, tools, (b"{\"type\":\"function\",\"name\":", b"}"), out);
+    write_choice(source, tools, (b"{\"type\":\"function\",\"name\":", b"}"), out);
 }
 
 /// Writes the bound on tokens, sampling, the effort and the end user; true if the effort is written. The format has no
 /// stop sequences.
-fn write_wishes(ask: &SourceRequest<'_>, settings: &AnswerSettings<'_>, out: &mut Vec<u8>) -> bool {
-    if let Some(max) = ask.max_tokens().filter(|_| !ask.drops("max_output_tokens")) {
+fn write_wishes(source: &SourceRequest<'_>, settings: &AnswerSettings<'_>, out: &mut Vec<u8>) -> bool {
+    if let Some(max) = source.max_tokens().filter(|_| !source.drops("max_output_tokens")) {
         member_count(out, "max_output_tokens", max.max(BOUND_MIN));
     }
-    write_sampling(ask, settings, out);
-    let takes_effort = ask.target.capabilities.effort && !ask.drops("reasoning");
+    write_sampling(source, settings, out);
+    let takes_effort = source.target.capabilities.effort && !source.drops("reasoning");
     let reasons = takes_effort && (settings.effort.is_some() || settings.reasons.is_some());
     if reasons {
         key(out, "reasoning");
@@ -236,14 +236,14 @@ fn write_wishes(ask: &SourceRequest<'_>, settings: &AnswerSettings<'_>, out: &mu
         }
         out.push(b'}');
     }
-    write_caller(ask, "safety_identifier", settings, out);
+    write_caller(source, "safety_identifier", settings, out);
     reasons
 }
 
 /// Writes the output format and the verbosity.
-fn write_text(ask: &SourceRequest<'_>, conversation: &Conversation<'_>, out: &mut Vec<u8>) {
+fn write_text(source: &SourceRequest<'_>, conversation: &Conversation<'_>, out: &mut Vec<u8>) {
     let verbosity = conversation.settings.verbosity;
-    if (matches!(conversation.format, OutputFormat::Free) && verbosity.is_none()) || ask.drops("text") {
+    if (matches!(conversation.format, OutputFormat::Free) && verbosity.is_none()) || source.drops("text") {
         return;
     }
     key(out, "text");

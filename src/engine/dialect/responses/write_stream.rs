@@ -126,7 +126,7 @@ impl ResponsesWriter {
         }
         self.close(to, true);
         let ending = self.ending(Some(to.observed));
-        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.me, out);
+        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.identity, out);
         match self.reason.to_responses() {
             _ if self.quiet => response(&self.done, to.out),
             Some(_) => self.response("response.incomplete", response, to.out),
@@ -139,14 +139,20 @@ impl ResponsesWriter {
         self.event("error", to.out, |out| words.write_event(out));
         let known = (to.observed.reported != Reported::default()).then_some(to.observed);
         let ending = AnswerState { error: Some(words), ..self.ending(known) };
-        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.me, out);
+        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.identity, out);
         self.response("response.failed", response, to.out);
     }
 
     /// Writes the failure from the failed response that the upstream has sent.
-    pub fn fail_as(&mut self, words: &ErrorWords<'_>, response: Raw<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    pub fn fail_as(
+        &mut self,
+        words: &ErrorWords<'_>,
+        response: Raw<'_>,
+        identity: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
         self.event("error", out, |out| words.write_event(out));
-        self.response("response.failed", |_, out| write_failed(response, words, me, out), out);
+        self.response("response.failed", |_, out| write_failed(response, words, identity, out), out);
     }
 
     /// Writes a heartbeat while the upstream is silent.
@@ -185,16 +191,16 @@ impl ResponsesWriter {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        self.created = to.me.created;
+        self.created = to.identity.created;
         let ending = AnswerState { open: true, ..self.ending(None) };
         for name in ["response.created", "response.in_progress"] {
-            self.response(name, |done, out| write_response(&ending, done, to.state, to.me, out), to.out);
+            self.response(name, |done, out| write_response(&ending, done, to.state, to.identity, out), to.out);
         }
     }
 
     /// Writes the id of the current item.
-    fn write_id(&self, start: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        put!(out, "\"", start, me.id.strip_prefix(b"req_").unwrap_or(me.id), "_", Number(self.index), "\"");
+    fn write_id(&self, start: &str, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        put!(out, "\"", start, identity.id.strip_prefix(b"req_").unwrap_or(identity.id), "_", Number(self.index), "\"");
     }
 
     /// Begins an event about the current item, whose ids begin with `start`.
@@ -203,7 +209,7 @@ impl ResponsesWriter {
             return;
         }
         let mut head = Vec::with_capacity(96);
-        self.write_id(start, to.me, &mut head);
+        self.write_id(start, to.identity, &mut head);
         let index = self.index;
         self.event(name, to.out, |out| {
             put!(out, r#","item_id":"#, &head[..], r#","output_index":"#, Number(index));
@@ -212,10 +218,10 @@ impl ResponsesWriter {
     }
 
     /// Appends the beginning of the current item: id, type and, if the type has one, status.
-    fn write_item(&self, start: &str, kind: &str, status: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn write_item(&self, start: &str, kind: &str, status: &str, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         item(out);
         put!(out, r#"{"id":"#);
-        self.write_id(start, me, out);
+        self.write_id(start, identity, out);
         put!(out, r#","type":""#, kind, "\"");
         if kind != "reasoning" {
             put!(out, r#","status":""#, status, "\"");
@@ -250,7 +256,7 @@ impl ResponsesWriter {
         if self.open != OpenItem::Message {
             self.close(to, false);
             let mut item = Vec::with_capacity(128);
-            self.write_item("msg_", "message", "in_progress", to.me, &mut item);
+            self.write_item("msg_", "message", "in_progress", to.identity, &mut item);
             put!(&mut item, r#","role":"assistant","content":[]}"#);
             self.added(&item, to.out);
             (self.open, self.part, self.content_index) = (OpenItem::Message, OpenPart::None, 0);
@@ -317,7 +323,7 @@ impl ResponsesWriter {
         }
         self.close(to, false);
         let mut item = Vec::with_capacity(128);
-        self.write_item("rs_", "reasoning", "", to.me, &mut item);
+        self.write_item("rs_", "reasoning", "", to.identity, &mut item);
         put!(&mut item, r#","summary":[]}"#);
         self.added(&item, to.out);
         self.open = OpenItem::Think;
@@ -336,7 +342,7 @@ impl ResponsesWriter {
     fn close_reasoning(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) {
         let text = std::mem::take(&mut self.text);
         let mut written = Vec::with_capacity(text.len() + 128);
-        self.write_item("rs_", "reasoning", "", to.me, &mut written);
+        self.write_item("rs_", "reasoning", "", to.identity, &mut written);
         put!(&mut written, r#","summary":["#);
         if !text.is_empty() {
             self.about("response.reasoning_summary_text.done", "rs_", to, |out| {
@@ -369,7 +375,7 @@ impl ResponsesWriter {
                 let parts = std::mem::take(&mut self.parts);
                 let mut written = Vec::with_capacity(parts.len() + 128);
                 let status = if cut { "incomplete" } else { "completed" };
-                self.write_item("msg_", "message", status, to.me, &mut written);
+                self.write_item("msg_", "message", status, to.identity, &mut written);
                 put!(&mut written, r#","role":"assistant","content":["#, &parts[..], "]}");
                 self.item_done(&written, to.out);
             }

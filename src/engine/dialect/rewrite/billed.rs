@@ -60,19 +60,19 @@ pub struct Surcharge<'a> {
 }
 
 /// Data sent to `with` in addition to the scanned parts of the request.
-pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &RequestTarget<'_>) -> Beside {
-    let (takes, translated) = (with.capabilities, with.shape != endpoint.shape);
+pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, target: &RequestTarget<'_>) -> Beside {
+    let (takes, translated) = (target.capabilities, target.shape != endpoint.shape);
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
     if translated {
         // A smaller bound is raised to the least one.
-        let (name, bound, is_required) = with_format!(with.shape, F => {
+        let (name, bound, is_required) = with_format!(target.shape, F => {
             (F::bound(takes), F::BOUND_MIN, F::REQUIRES_BOUND)
         });
         return Beside { added, bound, is_unbounded: takes.drops(name) && !is_required, ..Beside::default() };
     }
     let is_unbounded = takes.drops(bound(endpoint, takes));
     let mut found = Beside { added, is_unbounded, ..Beside::default() };
-    let layout = Layout { endpoint, body, fields, with, ask: false };
+    let layout = Layout { endpoint, body, fields, target, asks_usage: false };
     for member in &fields.members {
         let predicts = fields.predicts && member.name == Name::Prediction;
         if !(predicts || is_unknown(endpoint, body, member)) {
@@ -108,13 +108,13 @@ pub fn surcharge<'a>(
     endpoint: ModelEndpoint,
     body: &'a [u8],
     fields: &Fields,
-    with: &RequestTarget<'_>,
+    target: &RequestTarget<'_>,
     adds: bool,
 ) -> Option<Surcharge<'a>> {
-    if with.shape != endpoint.shape {
+    if target.shape != endpoint.shape {
         return None;
     }
-    let layout = Layout { endpoint, body, fields, with, ask: false };
+    let layout = Layout { endpoint, body, fields, target, asks_usage: false };
     let goes = |member: &&Member| layout.fate_beside(member) != Fate::Drop;
     let format = endpoint.as_passthrough().map(PassthroughFormat::of);
     // A documented member of a pass-through request has no price of its own, whatever it means elsewhere.
@@ -130,9 +130,9 @@ pub fn surcharge<'a>(
         let costs = match name {
             _ if value.is_null() => false,
             Name::ServiceTier | Name::Speed | Name::InferenceGeo if adds => false,
-            Name::Tools => return hosted(endpoint, value, with.capabilities),
+            Name::Tools => return hosted(endpoint, value, target.capabilities),
             Name::Input if fields.adds_tools => {
-                return hosted_in_items(value, with.capabilities);
+                return hosted_in_items(value, target.capabilities);
             }
             Name::ServiceTier => !USUAL_TIERS.iter().any(|tier| value.is(tier)),
             Name::Speed => !value.is("standard"),

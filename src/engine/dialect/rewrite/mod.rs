@@ -76,9 +76,9 @@ struct Layout<'a> {
     endpoint: ModelEndpoint,
     body: &'a [u8],
     fields: &'a Fields,
-    with: &'a RequestTarget<'a>,
+    target: &'a RequestTarget<'a>,
     /// Usage is to be requested.
-    ask: bool,
+    asks_usage: bool,
 }
 
 struct Writer<'a> {
@@ -111,32 +111,32 @@ pub fn rewrite(
     endpoint: ModelEndpoint,
     body: &[u8],
     fields: &Fields,
-    with: &RequestTarget<'_>,
+    target: &RequestTarget<'_>,
     text: &mut Vec<u8>,
     pieces: &mut Vec<RewritePiece>,
 ) -> Result<u64, Invalid> {
     let _linear = linear(body.len());
     text.clear();
     pieces.clear();
-    fields.may_name_stored(with.capabilities)?;
-    fields.may_forward_stored(with.capabilities)?;
+    fields.may_name_stored(target.capabilities)?;
+    fields.may_forward_stored(target.capabilities)?;
     let (cuts, instead) = match endpoint.is_passthrough() {
         true => (Cow::Borrowed(&fields.cuts[..]), ""),
         false => with_format!(endpoint.shape, F => {
-            (F::cuts(body, fields, with.capabilities)?, F::CUT_INSTEAD)
+            (F::cuts(body, fields, target.capabilities)?, F::CUT_INSTEAD)
         }),
     };
     if !cuts.is_empty() {
         keeps_item(fields, body, &cuts)?;
     }
-    let takes_it = with.capabilities.stream_usage && !with.capabilities.drops("stream_options");
+    let takes_it = target.capabilities.stream_usage && !target.capabilities.drops("stream_options");
     let lacks_usage = fields.stream && with_format!(endpoint.shape, F => F::USAGE_ON_REQUEST);
-    let ask = lacks_usage && takes_it && !is_media(endpoint);
+    let asks_usage = lacks_usage && takes_it && !is_media(endpoint);
     let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
-    let layout = Layout { endpoint, body, fields, with, ask };
-    if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(endpoint, fields, with.capabilities)) {
+    let layout = Layout { endpoint, body, fields, target, asks_usage };
+    if let Some(model) = fields.model.filter(|_| !asks_usage && goes_as_it_is(endpoint, fields, target.capabilities)) {
         writer.body(0, model.start as usize - 1);
-        writer.text(|text| write_string(text, with.model));
+        writer.text(|text| write_string(text, target.model));
         writer.body(model.end as usize + 1, body.len());
     } else {
         by_members(&mut writer, &layout);
@@ -167,10 +167,10 @@ fn is_emptied(member: &Member, body: &[u8], cuts: &[Span]) -> bool {
 
 /// Lays out a body member by member.
 fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
-    let &Layout { endpoint, body, fields, with, ask } = layout;
+    let &Layout { endpoint, body, fields, target, asks_usage } = layout;
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else { return };
     writer.body(0, first.start());
-    let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
+    let (mut wrote, mut has_model, mut asked) = (false, false, !asks_usage);
     // Kept members, and the bytes between them, that are not written yet.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
@@ -190,11 +190,11 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
             run = Some((from, member.end()));
         } else if fate == Fate::Bound {
             writer.body(from, member.start());
-            writer.name(bound(endpoint, with.capabilities));
+            writer.name(bound(endpoint, target.capabilities));
             run = Some((member.value.start as usize, member.end()));
         } else {
             writer.body(from, member.value.start as usize);
-            writer.replace(fate, member, with);
+            writer.replace(fate, member, target);
             run = Some((member.end(), member.end()));
         }
         has_model |= member.name == Name::Model;
@@ -206,24 +206,24 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
     if fields.sets_bound
         && let Some(most) = fields.max_tokens
     {
-        writer.add(&mut wrote, bound(endpoint, with.capabilities), |text| push_number(text, most));
+        writer.add(&mut wrote, bound(endpoint, target.capabilities), |text| push_number(text, most));
     }
     let is_stored = with_format!(endpoint.shape, F => F::IS_STORED);
     if !has_model && Name::Model.is_read(endpoint) {
-        writer.add(&mut wrote, "model", |text| write_string(text, with.model));
+        writer.add(&mut wrote, "model", |text| write_string(text, target.model));
     }
-    let adds = |name: Name| is_stored && !with.capabilities.drops(name.text());
+    let adds = |name: Name| is_stored && !target.capabilities.drops(name.text());
     if adds(Name::Store) {
         writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
     }
     let includes = fields.members.iter().any(|member| member.name == Name::Include);
-    if adds(Name::Include) && with.capabilities.effort && !includes {
+    if adds(Name::Include) && target.capabilities.effort && !includes {
         writer.add(&mut wrote, "include", |text| text.extend_from_slice(b"[\"reasoning.encrypted_content\"]"));
     }
     if !asked {
         writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
-    if !with.capabilities.params.is_empty() {
+    if !target.capabilities.params.is_empty() {
         writer.add_params(&mut wrote, layout);
     }
     writer.body(last.end(), body.len());
@@ -244,9 +244,9 @@ pub fn dropped<'a>(
     translated: bool,
     body: &'a [u8],
     fields: &'a Fields,
-    with: &'a RequestTarget<'_>,
+    target: &'a RequestTarget<'_>,
 ) -> impl Iterator<Item = &'a [u8]> {
-    let takes = with.capabilities;
+    let takes = target.capabilities;
     let none = !translated && goes_as_it_is(endpoint, fields, takes);
     let members: &[Member] = if none { &[] } else { &fields.members };
     let is_read =
@@ -258,7 +258,7 @@ pub fn dropped<'a>(
             !is_read(member.name) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
         }
         false => {
-            let layout = Layout { endpoint, body, fields, with, ask: false };
+            let layout = Layout { endpoint, body, fields, target, asks_usage: false };
             layout.fate(member) == Fate::Drop && !fields.replaces(member)
         }
     };
@@ -269,7 +269,7 @@ impl Layout<'_> {
     /// Treatment of a member, ignoring those from the configuration.
     #[inline]
     fn fate_beside(&self, member: &Member) -> Fate {
-        let params = &*self.with.capabilities.params;
+        let params = &*self.target.capabilities.params;
         match params.is_empty() || !gives_way(params, self.body, member) {
             true => self.fate(member),
             false => Fate::Drop,
@@ -277,14 +277,14 @@ impl Layout<'_> {
     }
 
     fn fate(&self, member: &Member) -> Fate {
-        let &Layout { endpoint, body, fields, with, ask } = self;
+        let &Layout { endpoint, body, fields, target, asks_usage } = self;
         if member.name == Name::Model {
             return Fate::Model;
         }
-        let (key, takes) = (member.key.of(body), with.capabilities);
+        let (key, takes) = (member.key.of(body), target.capabilities);
         match member.name.class(endpoint) {
             Class::Denied => return Fate::Drop,
-            Class::Unknown if !goes_on(endpoint, key, member.name, takes.unknown) => return Fate::Drop,
+            Class::Unknown if !is_forwarded(endpoint, key, member.name, takes.unknown) => return Fate::Drop,
             _ => {}
         }
         let is_plain = !matches!(
@@ -322,7 +322,7 @@ impl Layout<'_> {
                 Fate::One
             }
             Name::StreamOptions if !takes.stream_usage && usage_on_request => Fate::Drop,
-            Name::StreamOptions if ask => {
+            Name::StreamOptions if asks_usage => {
                 let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
                 let plain =
                     asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
@@ -335,11 +335,11 @@ impl Layout<'_> {
     /// Treatment of the two names of a bound. If both are present, the newer one applies if it is usable. The other is
     /// omitted: providers refuse the two together, or do not know one of them.
     fn bound_fate(&self, member: &Member) -> Fate {
-        let &Layout { endpoint, body, fields, with, .. } = self;
+        let &Layout { endpoint, body, fields, target, .. } = self;
         let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
         let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
-        let name = bound(endpoint, with.capabilities);
-        if newer(&member) != wins || with.capabilities.drops(name) {
+        let name = bound(endpoint, target.capabilities);
+        if newer(&member) != wins || target.capabilities.drops(name) {
             return Fate::Drop;
         }
         if newer(&member) == (name != Name::MaxTokens.text()) { Fate::Keep } else { Fate::Bound }
@@ -355,7 +355,7 @@ fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
 }
 
 /// True if a member outside the tables is passed on.
-fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMembers) -> bool {
+fn is_forwarded(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMembers) -> bool {
     if endpoint.as_passthrough().is_some_and(|passthrough| PassthroughFormat::of(passthrough).documents(key)) {
         return true;
     }
@@ -448,20 +448,20 @@ impl Writer<'_> {
 
     /// Writes the members from the configuration: some always, others only if the client's own is not sent.
     fn add_params(&mut self, wrote: &mut bool, layout: &Layout<'_>) {
-        for param in layout.with.capabilities.params.iter() {
-            let goes_on = |member: &Member| {
+        for param in layout.target.capabilities.params.iter() {
+            let is_forwarded = |member: &Member| {
                 eq_unescaped(member.key.of(layout.body), &param.name) && layout.fate_beside(member) != Fate::Drop
             };
-            if param.always || !layout.fields.members.iter().any(goes_on) {
+            if param.always || !layout.fields.members.iter().any(is_forwarded) {
                 self.add(wrote, &param.name, |text| text.extend_from_slice(param.json.as_bytes()));
             }
         }
     }
 
-    fn replace(&mut self, fate: Fate, member: &Member, with: &RequestTarget<'_>) {
+    fn replace(&mut self, fate: Fate, member: &Member, target: &RequestTarget<'_>) {
         let value = Raw::new(member.value.of(self.body));
         self.text(|text| match fate {
-            Fate::Model => write_string(text, with.model),
+            Fate::Model => write_string(text, target.model),
             Fate::Tools => custom_tools::write(value, text),
             Fate::ToolChoice => custom_tools::write_tool(value, text),
             Fate::Include => {

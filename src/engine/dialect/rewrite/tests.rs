@@ -35,13 +35,14 @@ impl Case {
         let mut scan = RequestScan::new();
         scan.reset(ModelEndpoint::generate(self.shape));
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
-        let with = RequestTarget { model: self.model, shape: Shape::Chat, capabilities: &self.takes, cache_key: None };
+        let target =
+            RequestTarget { model: self.model, shape: Shape::Chat, capabilities: &self.takes, cache_key: None };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![RewritePiece::Body(Span::new(0, 1))]);
         let total = rewrite(
             ModelEndpoint::generate(self.shape),
             body.as_bytes(),
             scan.fields(),
-            &with,
+            &target,
             &mut text,
             &mut pieces,
         )?;
@@ -51,13 +52,13 @@ impl Case {
             ModelEndpoint::generate(self.shape),
             body.as_bytes(),
             &walked,
-            &with,
+            &target,
             &mut walked_text,
             &mut walked_pieces,
         );
         assert_eq!((of_walk, &walked_text, &walked_pieces), (Ok(total), &text, &pieces), "{body}");
         let names = |fields: &Fields| -> Vec<Vec<u8>> {
-            dropped(ModelEndpoint::generate(self.shape), false, body.as_bytes(), fields, &with)
+            dropped(ModelEndpoint::generate(self.shape), false, body.as_bytes(), fields, &target)
                 .map(<[u8]>::to_vec)
                 .collect()
         };
@@ -94,13 +95,13 @@ fn tables_of_a_body_with_many_members_take_the_stated_storage() {
         scan.reset(ModelEndpoint::generate(shape));
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.0));
         let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
-        let with = RequestTarget {
+        let target = RequestTarget {
             model: "gpt-x",
             shape: Shape::Chat,
             capabilities: &Capabilities::default(),
             cache_key: None,
         };
-        rewrite(ModelEndpoint::generate(shape), body.as_bytes(), fields, &with, &mut text, &mut pieces).unwrap();
+        rewrite(ModelEndpoint::generate(shape), body.as_bytes(), fields, &target, &mut text, &mut pieces).unwrap();
         let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
         assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
         assert!(fields.storage() >= tables + pieces.capacity() * size_of::<RewritePiece>(), "{shape:?}");
@@ -310,9 +311,9 @@ fn large_body_is_three_pieces_without_a_copy() {
     scan.reset(ModelEndpoint::CHAT);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let with =
+    let target =
         RequestTarget { model: "gpt-x", shape: Shape::Chat, capabilities: &Capabilities::default(), cache_key: None };
-    rewrite(ModelEndpoint::CHAT, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
+    rewrite(ModelEndpoint::CHAT, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces).unwrap();
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
 
@@ -435,9 +436,9 @@ fn configured_members_fit_their_reserved_storage() {
     let body = format!("{{\"model\":\"s\",\"stream\":true,{MESSAGES}}}");
     let mut scan = RequestScan::new();
     scan.finish(body.as_bytes()).unwrap();
-    let with = RequestTarget { model: "gpt-x", shape: Shape::Chat, capabilities: &case.takes, cache_key: None };
+    let target = RequestTarget { model: "gpt-x", shape: Shape::Chat, capabilities: &case.takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::with_capacity(256), Vec::new());
-    rewrite(ModelEndpoint::CHAT, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
+    rewrite(ModelEndpoint::CHAT, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces).unwrap();
     assert!(text.len() > 10_000 && text.capacity() <= 256 + case.takes.params_room(), "{}", text.capacity());
     assert_eq!(Capabilities::default().params_room(), 0);
 }
@@ -752,8 +753,8 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
             scan.reset(ModelEndpoint::generate(*shape));
             scan.finish(body.as_bytes()).unwrap();
             let takes = Capabilities::default();
-            let with = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
-            let translated = super::super::translate(*shape, body.as_bytes(), &scan, &with, &mut Vec::new());
+            let target = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
+            let translated = super::super::translate(*shape, body.as_bytes(), &scan, &target, &mut Vec::new());
             assert_eq!(translated.err().map(|why| why.0), Some(refused.clone()), "{body}");
         }
     }
@@ -812,8 +813,8 @@ fn stored_objects_are_refused_on_every_endpoint() {
         scan.reset(endpoint);
         scan.finish(body.as_bytes()).unwrap();
         let takes = Capabilities { unknown, stored_objects, ..Capabilities::default() };
-        let with = RequestTarget { model: "m", shape: Shape::Chat, capabilities: &takes, cache_key: None };
-        let sent = rewrite(endpoint, body.as_bytes(), scan.fields(), &with, &mut Vec::new(), &mut Vec::new());
+        let target = RequestTarget { model: "m", shape: Shape::Chat, capabilities: &takes, cache_key: None };
+        let sent = rewrite(endpoint, body.as_bytes(), scan.fields(), &target, &mut Vec::new(), &mut Vec::new());
         sent.map(|_| ()).map_err(|Invalid(why)| why)
     };
     for &(endpoint, body, path, is_unknown) in STORED_BESIDE {
@@ -887,8 +888,8 @@ fn checked_lists_of_tools_are_bounded() {
             list(count)
         )
     };
-    let with: [&dyn Fn(usize) -> String; 3] = [&offered, &added, &choice];
-    for body in with {
+    let target: [&dyn Fn(usize) -> String; 3] = [&offered, &added, &choice];
+    for body in target {
         assert!(case(Shape::Responses).try_run(&body(4096)).is_ok(), "{:.200}", body(2));
         let said = case(Shape::Responses).try_run(&body(4097)).unwrap_err().0;
         assert!(said.starts_with("tools: expected at most 4096"), "{said}");
@@ -922,8 +923,8 @@ fn an_answer_is_unbounded_if_the_bound_is_dropped_under_the_name_that_is_sent() 
             max_completion_tokens: newer,
             ..Capabilities::default()
         };
-        let with = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
-        beside(from, b"{}", &Fields::default(), &with).is_unbounded
+        let target = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
+        beside(from, b"{}", &Fields::default(), &target).is_unbounded
     };
     let completions = ModelEndpoint::passthrough(Passthrough::Completions);
     for (from, to, newer, sent) in [

@@ -143,12 +143,12 @@ impl SseStream {
         &mut self,
         endpoint: ModelEndpoint,
         words: &ErrorWords<'_>,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) {
         let written = match &mut self.inner {
-            EventHandler::Same(tap) => tap.fail(words, me, out),
-            EventHandler::Translated(convert) => convert.fail(words, me, out),
+            EventHandler::Same(tap) => tap.fail(words, identity, out),
+            EventHandler::Translated(convert) => convert.fail(words, identity, out),
         };
         if !written {
             error_event(endpoint, words, out);
@@ -157,13 +157,13 @@ impl SseStream {
 
     /// Appends a heartbeat, which keeps proxies and the client from closing the connection. Returns the number of
     /// events of a response sent so far; `sent`: those before this stream.
-    pub fn heartbeat(&mut self, shape: Shape, sent: u16, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+    pub fn heartbeat(&mut self, shape: Shape, sent: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         let events = match &mut self.inner {
             // An event of Tollgate's own would have a number behind those of the events that are held.
             _ if !self.preface.is_empty() => None,
             EventHandler::Same(_) if !self.progress.begun => None,
             EventHandler::Same(tap) => tap.keepalive(out),
-            EventHandler::Translated(convert) => convert.heartbeat(me, out),
+            EventHandler::Translated(convert) => convert.heartbeat(identity, out),
         };
         if events.is_none() {
             heartbeat(shape, out);
@@ -181,12 +181,12 @@ impl SseStream {
         &mut self,
         data: &[u8],
         pool: &mut Pool,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Fed, StreamFault> {
         let from = self.take_preface(out);
         self.scans.begin(data.len());
-        let fed = self.take(data, pool, me, out);
+        let fed = self.take(data, pool, identity, out);
         self.scans.end();
         self.hold_preface(from, fed.is_err(), pool, out);
         if let EventHandler::Translated(convert) = &mut self.inner {
@@ -255,20 +255,20 @@ impl SseStream {
         &mut self,
         data: &[u8],
         pool: &mut Pool,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Fed, StreamFault> {
         let mut events = 0;
         self.end_at = self.end_at.and_then(|_| place(out.len()));
         if self.held.is_empty() {
-            let used = self.cut(data, me, out, &mut events)?;
+            let used = self.cut(data, identity, out, &mut events)?;
             if !self.inner.finished() {
                 self.held.push(pool, &data[used..]);
             }
         } else if !self.inner.finished() {
             self.held.push(pool, data);
             let mut held = std::mem::take(&mut self.held);
-            let cut = self.cut(held.bytes(), me, out, &mut events);
+            let cut = self.cut(held.bytes(), identity, out, &mut events);
             if let Ok(used @ 1..) = cut {
                 held.consume(pool, used);
             }
@@ -287,20 +287,30 @@ impl SseStream {
 
     /// Handles the end of the body, or the end of the wait for a missing end. Writes the formal end if a finish reason
     /// has arrived; returns [`StreamFault::Incomplete`] if the answer itself is cut off.
-    pub fn end(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    pub fn end(
+        &mut self,
+        pool: &mut Pool,
+        identity: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
         let from = self.take_preface(out);
-        let ended = self.end_of(pool, me, out);
+        let ended = self.end_of(pool, identity, out);
         self.hold_preface(from, ended.is_err(), pool, out);
         ended
     }
 
-    fn end_of(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn end_of(
+        &mut self,
+        pool: &mut Pool,
+        identity: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
         let begin = place(out.len());
         self.end_at = self.end_at.or(begin).min(begin);
         let mut held = std::mem::take(&mut self.held);
         self.scans.begin(0);
-        let ended = match self.last(held.bytes(), me, out) {
-            Ok(()) if !self.inner.finished() => self.inner.close(me, out),
+        let ended = match self.last(held.bytes(), identity, out) {
+            Ok(()) if !self.inner.finished() => self.inner.close(identity, out),
             last => last,
         };
         self.scans.end();
@@ -327,22 +337,22 @@ impl SseStream {
         from: ModelEndpoint,
         body: &[u8],
         pool: &mut Pool,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Result<Fed, StreamFault>, Rejected> {
         let mut text = Vec::new();
         let is_document = body.trim_ascii_start().starts_with(b"{");
         if is_document {
             let valid = json::check(body).map_err(|_| Broken::NotJson);
-            valid.and_then(|()| whole(from, body, me, &mut text)).map_err(|why| rejected(from, body, why))?;
+            valid.and_then(|()| whole(from, body, identity, &mut text)).map_err(|why| rejected(from, body, why))?;
             text.clear();
             write_events(from, body, &mut text);
         }
         // The bound on a complete response replaces the one on an event.
         self.max_event = u32::MAX;
-        let fed = self.feed(if is_document { &text } else { body }, pool, me, out);
+        let fed = self.feed(if is_document { &text } else { body }, pool, identity, out);
         Ok(match fed {
-            Ok(fed) if !fed.finished => self.end(pool, me, out).map(|()| Fed { finished: true, ..fed }),
+            Ok(fed) if !fed.finished => self.end(pool, identity, out).map(|()| Fed { finished: true, ..fed }),
             other => other,
         })
     }
@@ -418,7 +428,7 @@ impl SseStream {
     fn cut(
         &mut self,
         buf: &[u8],
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
         events: &mut u32,
     ) -> Result<usize, StreamFault> {
@@ -437,17 +447,17 @@ impl SseStream {
                 return Err(StreamFault::TooLarge);
             }
             let frame = Frame::of(&self.splitter, &event, buf);
-            let life = match relay(&mut self.inner, &mut self.template, &frame, me, out) {
+            let is_progress = match relay(&mut self.inner, &mut self.template, &frame, identity, out) {
                 Err(StreamFault::Malformed) => {
                     let (data, raw) = halves::joined(&mut self.half, &frame).ok_or(StreamFault::Malformed)?;
                     let frame = Frame { data: &data, raw: &raw, ..frame };
-                    relay(&mut self.inner, &mut self.template, &frame, me, out)?
+                    relay(&mut self.inner, &mut self.template, &frame, identity, out)?
                 }
                 other => other?,
             };
-            self.progress.event(life, || self.inner.shows(frame.data), before, out);
-            *events += u32::from(life);
-            self.seen += u32::from(life);
+            self.progress.event(is_progress, || self.inner.shows(frame.data), before, out);
+            *events += u32::from(is_progress);
+            self.seen += u32::from(is_progress);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
                 self.end_at = place(before);
             }
@@ -458,7 +468,7 @@ impl SseStream {
     }
 
     /// Relays an event that the end of the stream has cut off, if there is one.
-    fn last(&mut self, buf: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn last(&mut self, buf: &[u8], identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if self.inner.finished() || buf.is_empty() {
             return Ok(());
         }
@@ -467,7 +477,7 @@ impl SseStream {
         let Some(event) = self.splitter.next(&buf) else { return Ok(()) };
         let before = out.len();
         let frame = Frame::of(&self.splitter, &event, &buf);
-        match relay(&mut self.inner, &mut self.template, &frame, me, out) {
+        match relay(&mut self.inner, &mut self.template, &frame, identity, out) {
             // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
             other => self.progress.event(other?, || self.inner.shows(frame.data), before, out),
@@ -482,12 +492,12 @@ impl EventHandler {
     fn event(
         &mut self,
         frame: &Frame<'_>,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Relayed, StreamFault> {
         match self {
-            EventHandler::Same(tap) => tap.event(frame, me, out),
-            EventHandler::Translated(convert) => convert.event(frame, me, out),
+            EventHandler::Same(tap) => tap.event(frame, identity, out),
+            EventHandler::Translated(convert) => convert.event(frame, identity, out),
         }
     }
 
@@ -526,10 +536,10 @@ impl EventHandler {
     }
 
     /// Handles a stream without its final event: writes that event if nothing else is missing.
-    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn close(&mut self, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         match self {
-            EventHandler::Same(tap) => tap.close(me, out),
-            EventHandler::Translated(convert) => convert.close(me, out),
+            EventHandler::Same(tap) => tap.close(identity, out),
+            EventHandler::Translated(convert) => convert.close(identity, out),
         }
     }
 }
@@ -539,11 +549,11 @@ fn relay(
     inner: &mut EventHandler,
     template: &mut Option<Box<EventTemplate>>,
     frame: &Frame<'_>,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<bool, StreamFault> {
     let before = out.len();
-    let relayed = inner.event(frame, me, out)?;
+    let relayed = inner.event(frame, identity, out)?;
     match (relayed, template) {
         (Relayed::Text { text, sent_at }, template) => {
             let sent = sent_at.map(|at| (&out[before..], at.wrapping_sub(before)));

@@ -19,13 +19,13 @@ pub fn opening(
     shape: Shape,
     events: u16,
     state: Option<&TranslationState>,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> u16 {
     match state.filter(|_| with_format!(shape, F => F::IS_NUMBERED)) {
         Some(state) => {
-            let mut writer = ResponsesWriter::after(events.into(), me.created);
-            writer.heartbeat(&mut Destination { state, observed: &ObservedUsage::default(), me, out });
+            let mut writer = ResponsesWriter::after(events.into(), identity.created);
+            writer.heartbeat(&mut Destination { state, observed: &ObservedUsage::default(), identity, out });
             u16::try_from(writer.sequence).unwrap_or(u16::MAX)
         }
         None => {
@@ -41,15 +41,15 @@ pub fn failure(
     events: u16,
     state: Option<&TranslationState>,
     words: &ErrorWords<'_>,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) {
     if !with_format!(endpoint.shape, F => F::IS_NUMBERED) {
         return error_event(endpoint, words, out);
     }
     let plain = TranslationState::default();
-    let mut to = Destination { state: state.unwrap_or(&plain), observed: &ObservedUsage::default(), me, out };
-    let mut writer = ResponsesWriter::after(events.into(), me.created);
+    let mut to = Destination { state: state.unwrap_or(&plain), observed: &ObservedUsage::default(), identity, out };
+    let mut writer = ResponsesWriter::after(events.into(), identity.created);
     // Codex reads the failure of a response only if that response has begun.
     if events == 0 && words.is_overflow() {
         writer.heartbeat(&mut to);

@@ -14,9 +14,9 @@ impl Progress {
     /// Notes an event that was written from `before` on. `shows`: it has content. Heartbeats before the first event are
     /// dropped, so that the client's bytes do not depend on the time at which they arrive.
     #[inline]
-    pub(super) fn event(&mut self, life: bool, shows: impl FnOnce() -> bool, before: usize, out: &mut Vec<u8>) {
-        self.opened |= life && out.len() > before;
-        match life {
+    pub(super) fn event(&mut self, is_progress: bool, shows: impl FnOnce() -> bool, before: usize, out: &mut Vec<u8>) {
+        self.opened |= is_progress && out.len() > before;
+        match is_progress {
             _ if self.begun => {}
             true => self.begun = out.len() > before && shows(),
             false if self.opened => {}

@@ -14,10 +14,10 @@ fn events(events: &[Value]) -> String {
 }
 
 /// A stream within one format, with the client's error event if it breaks.
-fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result<Fed, StreamFault>) {
+fn same(text: &str, identity: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result<Fed, StreamFault>) {
     let mut stream = SseStream::same(ModelEndpoint::RESPONSES, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
-    let fed = stream.feed(text.as_bytes(), &mut pool, me, &mut out);
+    let fed = stream.feed(text.as_bytes(), &mut pool, identity, &mut out);
     if let Err(StreamFault::Error(_)) = fed {
         let words = ErrorWords {
             kind: "upstream_error",
@@ -28,7 +28,7 @@ fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result
             resets_at: None,
             request_id: ME_ID,
         };
-        stream.fail(ModelEndpoint::RESPONSES, &words, me, &mut out);
+        stream.fail(ModelEndpoint::RESPONSES, &words, identity, &mut out);
     }
     stream.release(&mut pool);
     (String::from_utf8(out).unwrap(), stream.observed(), fed)
@@ -162,19 +162,19 @@ fn escaped_type_is_recognised() {
 fn configured_parameters_are_not_repeated() {
     let param = |name: &str| Param { name: name.to_owned(), json: "1".to_owned(), always: true };
     let hides = [param("temperature"), param("service_tier"), param("prompt_cache_key")];
-    let me = ResponseIdentity { hides: &hides, ..ME };
+    let identity = ResponseIdentity { hides: &hides, ..ME };
     let full = value!({"temperature": 0.2, "id": "r", "output": [{"temperature": 1}], "status": "completed",
         "prompt_cache_key": "operator-secret", "model": "m", "service_tier": "flex"});
     let want = value!({"id": ME_ID, "output": [{"temperature": 1}], "status": "completed", "model": ME.model});
     let mut out = Vec::new();
-    whole(ModelEndpoint::RESPONSES, full.to_string().as_bytes(), &me, &mut out).unwrap();
+    whole(ModelEndpoint::RESPONSES, full.to_string().as_bytes(), &identity, &mut out).unwrap();
     assert_eq!(json(std::str::from_utf8(&out).unwrap()), want);
     let event = value!({"type": "response.completed", "temperature": 3, "response": full});
-    let sent = data(&same(&events(&[event]), &me).0);
+    let sent = data(&same(&events(&[event]), &identity).0);
     assert_eq!(sent, [value!({"type": "response.completed", "temperature": 3, "response": want})]);
     let mut broken = failed("response.failed");
     broken["response"]["service_tier"] = value!("flex");
-    let (out, _, _) = same(&events(&[created(), broken]), &me);
+    let (out, _, _) = same(&events(&[created(), broken]), &identity);
     assert!(out.contains("response.failed") && !out.contains("flex"), "{out}");
 }
 

@@ -66,11 +66,11 @@ fn streams_are_translated_as_the_examples_say() {
             let Some(want) = read(&format!("{scenario}.{client}.stream.sse")) else { continue };
             // If an example has a true count of the prompt, that is the estimate.
             let estimate = want.split("\"input_tokens\":").nth(1).and_then(|rest| rest.split(',').next());
-            let me = ResponseIdentity {
+            let identity = ResponseIdentity {
                 prompt: PromptTokens::Counted(estimate.and_then(|n| n.parse().ok()).unwrap_or(7)),
                 ..ME
             };
-            let outcome = stream_every_way(from, &TranslationState::default(), true, &me, &text);
+            let outcome = stream_every_way(from, &TranslationState::default(), true, &identity, &text);
             assert_eq!(outcome.result, Ok(()), "{scenario}");
             let pings = ["event: ping\ndata: {\"type\":\"ping\"}\n\n", ":\n\n"];
             let out = pings.iter().fold(outcome.out, |out, ping| out.replace(ping, ""));

@@ -99,17 +99,17 @@ pub(super) fn stream(
     from: Shape,
     state: &TranslationState,
     show_usage: bool,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     chunks: &[&[u8]],
 ) -> Outcome {
-    stream_for((from, other(from)), state, show_usage, me, chunks)
+    stream_for((from, other(from)), state, show_usage, identity, chunks)
 }
 
 pub(super) fn stream_for(
     way: (Shape, Shape),
     state: &TranslationState,
     show_usage: bool,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     chunks: &[&[u8]],
 ) -> Outcome {
     let mut stream = SseStream::translated(way, state.clone(), show_usage, (1 << 20, 1 << 26));
@@ -117,14 +117,14 @@ pub(super) fn stream_for(
     let mut result = Ok(());
     for chunk in chunks {
         let alike = stream.feed_alike(chunk, &mut pool, &mut out);
-        let fed = stream.feed(&chunk[alike..], &mut pool, me, &mut out);
+        let fed = stream.feed(&chunk[alike..], &mut pool, identity, &mut out);
         if let Err(fault) = fed {
             result = Err(fault);
             break;
         }
     }
     if result.is_ok() {
-        result = end(way.0, &mut stream, &mut pool, me, &mut out);
+        result = end(way.0, &mut stream, &mut pool, identity, &mut out);
     }
     stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
@@ -136,11 +136,11 @@ pub(super) fn end(
     from: Shape,
     stream: &mut SseStream,
     pool: &mut Pool,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), StreamFault> {
-    let Some(mut body) = stream.take_document() else { return stream.end(pool, me, out) };
-    let read = stream.whole(ModelEndpoint::generate(from), body.bytes(), pool, me, out);
+    let Some(mut body) = stream.take_document() else { return stream.end(pool, identity, out) };
+    let read = stream.whole(ModelEndpoint::generate(from), body.bytes(), pool, identity, out);
     body.release(pool);
     match read {
         Ok(fed) => fed.map(drop),
@@ -185,26 +185,26 @@ pub(super) fn stream_every_way(
     from: Shape,
     state: &TranslationState,
     show_usage: bool,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     text: &str,
 ) -> Outcome {
-    stream_for_every_way((from, other(from)), state, show_usage, me, text)
+    stream_for_every_way((from, other(from)), state, show_usage, identity, text)
 }
 
 pub(super) fn stream_for_every_way(
     way: (Shape, Shape),
     state: &TranslationState,
     show_usage: bool,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     text: &str,
 ) -> Outcome {
     let text = text.as_bytes();
-    let whole = stream_for(way, state, show_usage, me, &[text]);
+    let whole = stream_for(way, state, show_usage, identity, &[text]);
     if way.1 == Shape::Messages && whole.result.is_ok() {
         schema::events(&whole.out);
     }
     for pieces in cut_everywhere(text) {
-        let cut = stream_for(way, state, show_usage, me, &pieces);
+        let cut = stream_for(way, state, show_usage, identity, &pieces);
         assert_eq!(cut, whole, "after {} bytes, then every {}", pieces[0].len(), pieces.get(1).map_or(0, |p| p.len()));
     }
     whole

@@ -35,31 +35,34 @@ use std::borrow::Cow;
 use std::cell::Cell;
 
 /// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
-fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<JsonText<'a>> {
-    let own = ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
+fn cache_key<'a>(source: &SourceRequest<'a>) -> Option<JsonText<'a>> {
+    let own = source.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
     match own.filter(|own| !own.is_empty()) {
         Some(own) => Some(Cow::Borrowed(own)),
-        None => ask.target.cache_key.map(|made| Cow::Owned(made.to_vec())),
+        None => source.target.cache_key.map(|made| Cow::Owned(made.to_vec())),
     }
 }
 
 /// Notes the members that the target's format or model lacks in whole or in part.
-fn note_dropped(ask: &SourceRequest<'_>, conversation: &Conversation<'_>, state: &mut TranslationState) {
-    let (settings, sampling) = (&conversation.settings, ask.target.capabilities.sampling);
-    let (targets_stop, stops_max) = ask.targets.stops;
-    let stops_max = if ask.drops(targets_stop) { 0 } else { stops_max };
+fn note_dropped(source: &SourceRequest<'_>, conversation: &Conversation<'_>, state: &mut TranslationState) {
+    let (settings, sampling) = (&conversation.settings, source.target.capabilities.sampling);
+    let (targets_stop, stops_max) = source.targets.stops;
+    let stops_max = if source.drops(targets_stop) { 0 } else { stops_max };
     let stops = settings.stops.iter().filter(|stop| !stop.is_empty()).count();
-    let takes_verbosity = with_format!(ask.target.shape, F => F::takes_verbosity(ask.target.capabilities));
-    let keeps_verbosity = takes_verbosity && !ask.drops(ask.targets.verbosity);
+    let takes_verbosity = with_format!(source.target.shape, F => F::takes_verbosity(source.target.capabilities));
+    let keeps_verbosity = takes_verbosity && !source.drops(source.targets.verbosity);
     // A reader leaves out a value beyond the range of the other formats.
-    let lost = |name, text, read: Option<Raw<'_>>| ask.get(name, text).is_some() && (read.is_none() || !sampling);
+    let lost = |name, text, read: Option<Raw<'_>>| source.get(name, text).is_some() && (read.is_none() || !sampling);
     let names = [
-        (ask.own.stops.0, stops > stops_max),
+        (source.own.stops.0, stops > stops_max),
         ("temperature", lost(Name::Temperature, "temperature", settings.temperature)),
         ("top_p", lost(Name::TopP, "top_p", settings.top_p)),
         ("tools (hosted)", conversation.tools.hosted),
-        (ask.own.verbosity, settings.verbosity.is_some() && !keeps_verbosity),
-        ("prompt_cache_key", ask.targets.marks_prefixes && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
+        (source.own.verbosity, settings.verbosity.is_some() && !keeps_verbosity),
+        (
+            "prompt_cache_key",
+            source.targets.marks_prefixes && source.get(Name::PromptCacheKey, "prompt_cache_key").is_some(),
+        ),
     ];
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
@@ -90,19 +93,19 @@ pub fn request(
     let present = fields.members.iter().fold(0, |bits, member| bits | source::bit(member.name));
     let texts = scan.tokens();
     let (own, targets) = (facts(from), facts(target.shape));
-    let ask = SourceRequest { body, fields, texts, present, from, own, targets, target, marks: Cell::new(0) };
+    let source = SourceRequest { body, fields, texts, present, from, own, targets, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
-    let mut conversation = with_format!(from, F => F::read_request(&ask, &mut state))?;
+    let mut conversation = with_format!(from, F => F::read_request(&source, &mut state))?;
     if target.capabilities.cache == Cache::Key {
-        conversation.settings.cache_key = cache_key(&ask);
+        conversation.settings.cache_key = cache_key(&source);
     }
-    note_dropped(&ask, &conversation, &mut state);
+    note_dropped(&source, &conversation, &mut state);
     names::distinct(&mut conversation.tools.list)?;
     names::fit(&mut conversation, targets.tool_name_max, &mut state);
     if own.distinct_ids {
         state.ids = conversation.call_ids().map(hash).collect();
     }
-    with_format!(target.shape, F => F::write_request(&ask, conversation, &mut state, out))?;
+    with_format!(target.shape, F => F::write_request(&source, conversation, &mut state, out))?;
     if !target.capabilities.params.is_empty() {
         // Prevents the storage from doubling for a few more bytes.
         out.reserve_exact(target.capabilities.params_room());

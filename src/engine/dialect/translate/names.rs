@@ -5,7 +5,7 @@
 
 use super::source::refuse;
 use crate::dialect::neutral::JsonText;
-use crate::dialect::neutral::conversation::{Block, Schema, Conversation, Tool, ToolChoice};
+use crate::dialect::neutral::conversation::{Block, Conversation, Schema, Tool, ToolChoice};
 use crate::dialect::neutral::naming::{TranslationState, respelt, takes_name, tool_name};
 use crate::dialect::request::Invalid;
 use crate::wire::json::{Raw, compact};

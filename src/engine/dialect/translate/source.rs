@@ -172,7 +172,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The texts of a content that is a string or an array of parts, refusals included, with their marks.
-    pub(crate) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
+    pub(crate) fn texts_of(&self, content: Raw<'a>) -> Vec<Block<'a>> {
         let mut blocks = Vec::new();
         blocks.extend(content.string().map(|text| Block::Text(Cow::Borrowed(text))));
         let mut parts = content.items();

@@ -55,7 +55,7 @@ impl CorsPolicy {
 /// True if a request with the method OPTIONS is a browser's preflight.
 #[cold]
 pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
-    !head.field(HeaderField::Origin).is_empty() && head.asks_leave && !origins.is_empty()
+    !head.field(HeaderField::Origin).is_empty() && head.is_preflight && !origins.is_empty()
 }
 
 /// Appends the permitted methods and headers: Tollgate's methods, and all requested headers. A fixed list would break

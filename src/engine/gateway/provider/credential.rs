@@ -3,7 +3,7 @@
 
 use crate::policy::keys::stands_in;
 use crate::policy::refusal::CredentialError;
-use crate::wire::head::{HeaderField, RequestHead, is_of_hop};
+use crate::wire::head::{HeaderField, RequestHead, is_hop_by_hop};
 use std::fmt;
 
 /// Headers that a credential may be in.
@@ -24,7 +24,7 @@ impl ClientCredential {
     /// it; `prefix` is the beginning of such keys.
     #[cold]
     pub(crate) fn read(head: &RequestHead, bytes: &[u8], prefix: &str) -> Result<ClientCredential, CredentialError> {
-        let values = HEADERS.map(|(name, field)| match is_of_hop(bytes, name.as_bytes()) {
+        let values = HEADERS.map(|(name, field)| match is_hop_by_hop(bytes, name.as_bytes()) {
             true => "",
             false => std::str::from_utf8(head.field(field).of(bytes)).unwrap_or_default(),
         });

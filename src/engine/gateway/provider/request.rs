@@ -13,7 +13,7 @@ use crate::gateway::memory::shares::Promise;
 use crate::policy::catalog::{Model, ModelParam, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::policy::vendors::capabilities::{ModelThinking, PromptCache, StructuredOutput};
-use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, is_of_hop, values};
+use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, is_hop_by_hop, values};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::ops::Range;
 use std::sync::Arc;
@@ -256,7 +256,7 @@ impl Template {
             let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
             let skips = WRITTEN.iter().any(|known| is(known))
                 || self.configured.iter().any(|known| is(known))
-                || is_of_hop(client_head, name);
+                || is_hop_by_hop(client_head, name);
             if !skips {
                 line(out, &[name, b": ", value]);
             }

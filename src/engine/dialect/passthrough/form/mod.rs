@@ -435,10 +435,10 @@ impl FormWriter {
             | Name::Store => PartFate::Drop,
             _ if is_unwanted => PartFate::Drop,
             // Its length was not reserved.
-            _ if base == b"url" && !self.is_fetched && self.goes_on(base) => {
+            _ if base == b"url" && !self.is_fetched && self.is_forwarded(base) => {
                 return Err(Invalid("url: expected it before the file".to_owned()));
             }
-            _ if PassthroughFormat::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
+            _ if PassthroughFormat::of(self.passthrough).documents(base) || self.is_forwarded(base) => PartFate::Keep,
             _ => PartFate::Drop,
         };
         self.in_prompt = base == b"prompt";
@@ -453,7 +453,7 @@ impl FormWriter {
     }
 
     /// True if a field that no table documents is passed on.
-    fn goes_on(&self, name: &[u8]) -> bool {
+    fn is_forwarded(&self, name: &[u8]) -> bool {
         // Some servers read `model[0]` as a value of `model`.
         let head = name.split(|byte| b"[.".contains(byte)).next().unwrap_or_default();
         let is_short = name.len() <= NAME_BYTES_MAX && Name::of_field(head) == Name::of_field(name);

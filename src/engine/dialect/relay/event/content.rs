@@ -31,12 +31,12 @@ impl Tap {
         let has_content = || match self.format {
             StreamFormat::Chat { .. } => self.begun || (self.has_more && has_delta()),
             StreamFormat::Completion { .. } => {
-                self.begun || choices().filter_map(|choice| choice.get("text")).any(says)
+                self.begun || choices().filter_map(|choice| choice.get("text")).any(has_value)
             }
             StreamFormat::Messages => {
                 let [kind, message, block, delta] = event.pick(["type", "message", "content_block", "delta"]);
                 let delta = delta.filter(|_| kind.is_some_and(|kind| kind.is("content_block_delta")));
-                message.and_then(|message| message.get("content")).is_some_and(says)
+                message.and_then(|message| message.get("content")).is_some_and(has_value)
                     || block.into_iter().chain(delta).any(|object| has_more(object, &["type"]))
             }
             // Some servers send the text of audio as chat chunks.
@@ -47,7 +47,7 @@ impl Tap {
                     |item: Raw<'_>| !item.get("type").is_some_and(|it| it.is("message") || it.is("reasoning"));
                 item.is_some_and(|item| is_call(item) || has_more(item, &["type", "id", "status", "role", "phase"]))
                     || part.is_some_and(|part| has_more(part, &["type"]))
-                    || delta.is_some_and(says)
+                    || delta.is_some_and(has_value)
             }
         };
         // Text of the model has been counted.
@@ -56,12 +56,12 @@ impl Tap {
 }
 
 /// True for a text, a list or an object that is not empty.
-fn says(value: Raw<'_>) -> bool {
+fn has_value(value: Raw<'_>) -> bool {
     let is_text = value.string().is_some_and(|text| !text.is_empty());
     is_text || value.items().next().is_some() || value.members().next().is_some()
 }
 
 /// True if an object has another member than these that is not empty.
 fn has_more(object: Raw<'_>, but: &[&str]) -> bool {
-    object.members().any(|(name, value)| says(value) && !but.iter().any(|known| name == known.as_bytes()))
+    object.members().any(|(name, value)| has_value(value) && !but.iter().any(|known| name == known.as_bytes()))
 }

@@ -46,7 +46,7 @@ impl Tap {
     pub(super) fn responses(
         &mut self,
         frame: &Frame<'_>,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Relayed, StreamFault> {
         let data = frame.data;
@@ -103,10 +103,10 @@ impl Tap {
             return Ok(Relayed::Event);
         }
         let from = begin_event(kind, out);
-        seen.write(data, IDENTITY, OwnValues::of(me), out);
-        hide(me.hides, true, from, out);
+        seen.write(data, IDENTITY, OwnValues::of(identity), out);
+        hide(identity.hides, true, from, out);
         if ends && seen.usage.is_none() && self.usage_due.is_some() {
-            add_usage(&self.observed(), me, from, out);
+            add_usage(&self.observed(), identity, from, out);
         }
         let sent = self.number(number);
         end_event(from, sent, out);
@@ -156,11 +156,11 @@ fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
 /// Replaces the `usage` of the response in the event that begins at `from`: it has no counts, and the client asked for
 /// the cost, which is in it.
 #[cold]
-fn add_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, from: usize, out: &mut Vec<u8>) {
+fn add_usage(observed: &ObservedUsage, identity: &ResponseIdentity<'_>, from: usize, out: &mut Vec<u8>) {
     let Some(response) = Raw::new(&out[from..]).get("response").map(Raw::bytes) else { return };
     let place = Span::of_part(out, response);
     let (mut usage, mut written) = (Vec::new(), Vec::new());
-    write_usage(observed, me, &mut usage);
+    write_usage(observed, identity, &mut usage);
     object_with(Raw::new(response), &[("usage", &usage)], &mut written);
     out.splice(place.start as usize..place.end as usize, written);
 }

@@ -12,7 +12,7 @@ impl ResponsesWriter {
         self.close(to, false);
         let mut known = id.to_vec();
         if id.is_empty() {
-            made_id(to.me.id, slot, &mut known);
+            made_id(to.identity.id, slot, &mut known);
         }
         self.call = CallItem { id: known, called: to.state.called(name), complete: false };
         self.open = OpenItem::Call;
@@ -23,7 +23,7 @@ impl ResponsesWriter {
 
     fn add_call(&mut self, to: &mut Destination<'_>) {
         let mut item = Vec::with_capacity(192);
-        self.write_call("in_progress", b"", to.me, &mut item);
+        self.write_call("in_progress", b"", to.identity, &mut item);
         self.added(&item, to.out);
     }
 
@@ -38,14 +38,14 @@ impl ResponsesWriter {
     }
 
     /// Appends a call's item with the inside of its arguments, or of its input.
-    fn write_call(&self, status: &str, inside: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn write_call(&self, status: &str, inside: &[u8], identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let CallItem { id, called, .. } = &self.call;
         let (start, kind) = match called.kind {
             ToolKind::Function => ("fc_", "function_call"),
             ToolKind::Custom => ("ctc_", "custom_tool_call"),
             ToolKind::Search => ("tsc_", "tool_search_call"),
         };
-        self.write_item(start, kind, status, me, out);
+        self.write_item(start, kind, status, identity, out);
         member_inside(out, "call_id", id);
         if called.kind == ToolKind::Search {
             let arguments = if inside.is_empty() { b"{}" } else { inside };
@@ -76,7 +76,7 @@ impl ResponsesWriter {
                     member_inside(out, "arguments", &text);
                 });
             }
-            self.write_call(if cut { "incomplete" } else { "completed" }, &text, to.me, &mut written);
+            self.write_call(if cut { "incomplete" } else { "completed" }, &text, to.identity, &mut written);
             return self.item_done(&written, to.out);
         }
         if cut {
@@ -95,7 +95,7 @@ impl ResponsesWriter {
                 });
             }
         }
-        self.write_call("completed", &inside, to.me, &mut written);
+        self.write_call("completed", &inside, to.identity, &mut written);
         self.item_done(&written, to.out);
     }
 }

@@ -28,10 +28,10 @@ pub fn reply(
     way: (Shape, Shape),
     body: &[u8],
     state: &TranslationState,
-    me: &ResponseIdentity<'_>,
+    identity: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    translate(way, body, Destination { state, observed: &ObservedUsage::default(), me, out }, None)
+    translate(way, body, Destination { state, observed: &ObservedUsage::default(), identity, out }, None)
 }
 
 impl AnswerTemplates {
@@ -41,10 +41,10 @@ impl AnswerTemplates {
         way: (Shape, Shape),
         body: &[u8],
         state: &TranslationState,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<ObservedUsage, Broken> {
-        translate(way, body, Destination { state, observed: &ObservedUsage::default(), me, out }, Some(self))
+        translate(way, body, Destination { state, observed: &ObservedUsage::default(), identity, out }, Some(self))
     }
 }
 

@@ -70,14 +70,14 @@ impl AnswerTemplates {
         &mut self,
         endpoint: ModelEndpoint,
         body: &[u8],
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Option<ObservedUsage> {
-        if !is_fit(endpoint, me) {
+        if !is_fit(endpoint, identity) {
             return None;
         }
         let found = self.find(endpoint.shape, false, body)?;
-        found.write(body, me, out);
+        found.write(body, identity, out);
         Some(ObservedUsage { reported: found.reported, relayed_tokens: 0, units: 0 })
     }
 
@@ -103,14 +103,14 @@ impl AnswerTemplates {
         &mut self,
         endpoint: ModelEndpoint,
         body: &[u8],
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         observed: &ObservedUsage,
         passed: &[u8],
     ) {
-        if is_fit(endpoint, me) {
+        if is_fit(endpoint, identity) {
             self.learn((endpoint.shape, None), body, observed.reported, &|found| {
                 let mut out = Vec::new();
-                found.write(body, me, &mut out);
+                found.write(body, identity, &mut out);
                 out == passed
             });
         }
@@ -159,9 +159,9 @@ impl AnswerTemplates {
 }
 
 /// True for an endpoint whose answers have templates. An answer may repeat parameters that a client must not see.
-fn is_fit(endpoint: ModelEndpoint, me: &ResponseIdentity<'_>) -> bool {
+fn is_fit(endpoint: ModelEndpoint, identity: &ResponseIdentity<'_>) -> bool {
     let may_repeat = with_format!(endpoint.shape, F => F::REPEATS_REQUEST);
-    endpoint == ModelEndpoint::generate(endpoint.shape) && (!may_repeat || me.hides.is_empty())
+    endpoint == ModelEndpoint::generate(endpoint.shape) && (!may_repeat || identity.hides.is_empty())
 }
 
 /// True if the usage has a total, and the prompt's counter includes the cached tokens.
@@ -239,9 +239,9 @@ impl AnswerTemplate {
 
 impl HoleValues {
     /// Appends the answer with its id and model replaced.
-    fn write(&self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        out.reserve(body.len() + me.id.len() + me.model.len());
-        let (id, model) = ((self.id, me.id), (self.model, me.model.as_bytes()));
+    fn write(&self, body: &[u8], identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        out.reserve(body.len() + identity.id.len() + identity.model.len());
+        let (id, model) = ((self.id, identity.id), (self.model, identity.model.as_bytes()));
         let (first, second) = if self.id.start < self.model.start { (id, model) } else { (model, id) };
         // The quotes around both stay. An id of Tollgate's and the id of a model need no escapes.
         out.extend_from_slice(&body[..first.0.start as usize]);

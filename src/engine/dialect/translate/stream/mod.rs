@@ -85,10 +85,11 @@ impl Convert {
     pub fn event(
         &mut self,
         frame: &Frame<'_>,
-        me: &ResponseIdentity<'_>,
+        identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Relayed, StreamFault> {
-        let mut sink = Sink { translation: &mut self.translation, me, out, data: frame.data, deltas: 0, text: None };
+        let mut sink =
+            Sink { translation: &mut self.translation, identity, out, data: frame.data, deltas: 0, text: None };
         if frame.data.is_empty() {
             if frame.comment || frame.name == b"ping" {
                 sink.take(Delta::Ping)?;
@@ -96,7 +97,7 @@ impl Convert {
             return Ok(Relayed::Idle);
         }
         let waits = self.reader.waiting();
-        let life = self.reader.event(frame, &mut sink)?;
+        let is_progress = self.reader.event(frame, &mut sink)?;
         // An event that leaves something in the reader must be read, even if it is repeated.
         let only = sink.text.filter(|_| sink.deltas == 1 && self.reader.waiting() == waits && self.reader.may_repeat());
         let last = std::mem::replace(&mut self.last_only, only.map(|(kind, _)| kind));
@@ -107,7 +108,7 @@ impl Convert {
         let only = only.filter(|(kind, text)| last == Some(*kind) && !text.is_empty());
         match (only, self.translation.writer.text_at()) {
             (Some((_, text)), sent_at @ Some(_)) => Ok(Relayed::Text { text, sent_at }),
-            _ if life => Ok(Relayed::Event),
+            _ if is_progress => Ok(Relayed::Event),
             _ => Ok(Relayed::Idle),
         }
     }
@@ -115,32 +116,32 @@ impl Convert {
     /// Notes another event like the last one, with this text; false if it must be read.
     #[inline]
     pub fn repeats(&mut self, text: &[u8]) -> bool {
-        let goes_on = match (self.last_only, &mut self.reader) {
+        let continues_call = match (self.last_only, &mut self.reader) {
             _ if text.is_empty() => false,
-            (Some(TextKind::Arguments(slot)), StreamReader::Chat(reader)) => reader.goes_on(slot, text),
+            (Some(TextKind::Arguments(slot)), StreamReader::Chat(reader)) => reader.continues_call(slot, text),
             _ => true,
         };
-        if goes_on {
+        if continues_call {
             self.translation.relayed.feed_json(text);
         }
-        goes_on
+        continues_call
     }
 
     /// Writes the error for a broken stream in the responses format. False for other formats, which use the general
     /// error event.
-    pub fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
+    pub fn fail(&mut self, words: &ErrorWords<'_>, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let observed = self.translation.observed();
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return false };
-        writer.fail(words, &mut Destination { state: &self.translation.state, observed: &observed, me, out });
+        writer.fail(words, &mut Destination { state: &self.translation.state, observed: &observed, identity, out });
         true
     }
 
     /// Writes a heartbeat for a silent upstream; returns the number of events sent so far. `None` if the format's
     /// general heartbeat applies.
-    pub fn heartbeat(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<u64> {
+    pub fn heartbeat(&mut self, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<u64> {
         let observed = self.translation.observed();
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return None };
-        writer.heartbeat(&mut Destination { state: &self.translation.state, observed: &observed, me, out });
+        writer.heartbeat(&mut Destination { state: &self.translation.state, observed: &observed, identity, out });
         Some(writer.sequence)
     }
 
@@ -168,11 +169,11 @@ impl Convert {
     }
 
     /// Handles a stream that ended without its formal end: writes that end if nothing else is missing.
-    pub fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    pub fn close(&mut self, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.translation.stopped {
             return Err(StreamFault::Incomplete);
         }
-        let mut sink = Sink { translation: &mut self.translation, me, out, data: b"", deltas: 0, text: None };
+        let mut sink = Sink { translation: &mut self.translation, identity, out, data: b"", deltas: 0, text: None };
         self.reader.finish(&mut sink)
     }
 
@@ -216,7 +217,7 @@ pub fn hands_back(from: Shape, to: Shape) -> bool {
 /// Receiver of a reader's deltas during one event: passes them to the writer.
 struct Sink<'a> {
     translation: &'a mut Translation,
-    me: &'a ResponseIdentity<'a>,
+    identity: &'a ResponseIdentity<'a>,
     out: &'a mut Vec<u8>,
     /// Data of the event.
     data: &'a [u8],
@@ -248,7 +249,7 @@ impl Take for Sink<'_> {
         }
         let observed = translation.observed();
         let Translation { writer, state, sequencer, .. } = translation;
-        let mut to = Destination { state, observed: &observed, me: self.me, out: self.out };
+        let mut to = Destination { state, observed: &observed, identity: self.identity, out: self.out };
         let mut write = |delta: Delta<'_>| writer.take(delta, &mut to);
         match sequencer {
             Some(sequencer) => sequencer.take(delta, &mut write)?,
