@@ -23,9 +23,6 @@ pub(super) enum FramingError {
     UnknownCoding,
 }
 
-/// A declared length too large to count. Every bound refuses it.
-const UNCOUNTABLE: u64 = u64::MAX;
-
 impl<'a> FramingFields<'a> {
     /// Takes one field, if it is a framing field.
     #[inline(always)]
@@ -102,13 +99,13 @@ fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Parses digits only: no sign, no list, no blanks (RFC 9110 section 8.6). Too large a number is still a number.
+/// Parses digits only: no sign, no list, no blanks (RFC 9110 section 8.6). Too large a number becomes the largest,
+/// which every bound refuses.
 fn decimal(value: &[u8]) -> Result<u64, FramingError> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(FramingError::Ambiguous("content-length is not a number"));
     }
-    let number = value.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
-    Ok(number.unwrap_or(UNCOUNTABLE))
+    Ok(value.iter().fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'))))
 }
 
 /// Returns a table of the characters that are letters, digits or among `also`.

@@ -115,16 +115,17 @@ impl<'a> ResponseFields<'a> {
 
     /// Returns the complete head, which consists of `len` bytes.
     pub(super) fn end(self, len: usize, to_head_request: bool) -> Result<ResponseHead, HeadError> {
-        let ResponseFields { found, framing, .. } = self;
+        let ResponseFields { mut found, framing, .. } = self;
         let bodiless = to_head_request || found.status < 200 || found.status == 204 || found.status == 304;
-        let framed = match framing.framing(found.http11).map_err(refuse)? {
+        found.framing = match framing.framing(found.http11).map_err(refuse)? {
             _ if bodiless => Framing::None,
             Framing::Length(u64::MAX) => return Err(bad("content-length is too large")),
             Framing::None => Framing::ToEnd,
             framing => framing,
         };
-        let keep_alive = framing.keep_alive(found.http11) && framed != Framing::ToEnd;
-        Ok(ResponseHead { len: len as u32, framing: framed, keep_alive, ..found })
+        found.keep_alive = framing.keep_alive(found.http11) && found.framing != Framing::ToEnd;
+        found.len = len as u32;
+        Ok(found)
     }
 }
 
