@@ -163,7 +163,7 @@ impl ErrorWords<'_> {
                     put!(out, r#","param":"messages""#);
                 }
             }
-            _ => put!(out, Number(self.status.into())),
+            None | Some(Shape::Chat | Shape::Messages) => put!(out, Number(self.status.into())),
         }
         put!(out, r#","message":"#, Quoted(self.message));
         if let Some(details) = self.details {
@@ -190,8 +190,10 @@ impl ErrorWords<'_> {
 /// word as its code. `None`: the endpoint is unknown, so the body is the plain one.
 #[inline]
 pub fn error_body(endpoint: Option<ModelEndpoint>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
-    let of_messages = endpoint.is_some_and(|endpoint| endpoint.shape == Shape::Messages);
-    let head: &[u8] = if of_messages { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
+    let head: &[u8] = match endpoint.map(|endpoint| endpoint.shape) {
+        Some(Shape::Messages) => b"{\"type\":\"error\",\"error\":",
+        None | Some(Shape::Chat | Shape::Responses) => b"{\"error\":",
+    };
     out.extend_from_slice(head);
     words.write_object(endpoint, out);
     out.push(b'}');
@@ -200,7 +202,10 @@ pub fn error_body(endpoint: Option<ModelEndpoint>, words: &ErrorWords<'_>, out: 
 /// Appends the event that ends a broken stream: for chat without a `[DONE]` after it, for messages and responses as
 /// `event: error`.
 pub fn error_event(endpoint: ModelEndpoint, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
-    let head: &[u8] = if endpoint.shape == Shape::Chat { b"data: " } else { b"event: error\ndata: " };
+    let head: &[u8] = match endpoint.shape {
+        Shape::Chat => b"data: ",
+        Shape::Messages | Shape::Responses => b"event: error\ndata: ",
+    };
     out.extend_from_slice(head);
     error_body(Some(endpoint), words, out);
     out.extend_from_slice(b"\n\n");
