@@ -57,6 +57,7 @@ struct Notes {
 impl Notes {
     fn new(endpoint: ModelEndpoint) -> Notes {
         let (seen, usage) = (Seen::default(), ChatUsage::default());
+        let has_chat_usage = with_format!(endpoint.shape, F => F::HAS_CHAT_USAGE);
         Notes {
             endpoint,
             seen,
@@ -65,7 +66,7 @@ impl Notes {
             inner: K::Other,
             starts: [0; 3],
             in_usage: false,
-            completes_usage: completes_usage(endpoint),
+            completes_usage: !endpoint.is_passthrough() && has_chat_usage,
             own_cost: false,
         }
     }
@@ -174,12 +175,6 @@ impl Visitor for Notes {
         }
         Ok(())
     }
-}
-
-/// True if a client of the endpoint gets all counters of the usage.
-#[inline]
-fn completes_usage(endpoint: ModelEndpoint) -> bool {
-    !endpoint.is_passthrough() && with_format!(endpoint.shape, F => F::HAS_CHAT_USAGE)
 }
 
 /// True if the answers of an endpoint are text of a model.
