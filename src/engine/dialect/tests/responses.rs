@@ -372,6 +372,42 @@ fn cut_answer_is_incomplete_only_in_its_last_item() {
     assert!(!broken.out.contains("response.completed"), "{}", broken.out);
 }
 
+/// The format of a chat stream permits pieces of calls, texts and reasoning in any order.
+#[test]
+fn parts_of_interleaved_pieces_keep_their_order() {
+    let chunk = |delta: Value| format!("data: {}\n\n", value!({"choices": [{"index": 0, "delta": delta}]}));
+    let piece = |index: usize, name: &str, args: &str| {
+        let mut call = value!({"index": index, "function": {"arguments": args}});
+        if !name.is_empty() {
+            (call["id"], call["function"]["name"]) = (value!(format!("c{index}")), value!(name));
+        }
+        chunk(value!({"tool_calls": [call]}))
+    };
+    let text = chunk(value!({"content": "a"}))
+        + &piece(0, "f", "{\"x\"")
+        + &chunk(value!({"content": "b"}))
+        + &piece(1, "g", "{\"y\"")
+        + &chunk(value!({"content": "\n"}))
+        + &piece(0, "", ":1}")
+        + &chunk(value!({"reasoning_content": "c"}))
+        + &piece(1, "", ":2}")
+        + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n";
+    let state = state_of("none", Shape::Chat, ("m", "p"));
+    let to_messages = stream_for_every_way((Shape::Chat, Shape::Messages), &state, false, &ME, &text);
+    let message = accumulate_messages(&to_messages.out);
+    let blocks: Vec<&Value> = message["content"].as_array().unwrap().iter().collect();
+    let kinds: Vec<&str> = blocks.iter().map(|block| block["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["text", "tool_use", "text", "tool_use", "thinking"], "{message}");
+    assert_eq!((&blocks[1]["input"], &blocks[3]["input"]), (&value!({"x": 1}), &value!({"y": 2})));
+    assert_eq!((&blocks[2]["text"], &blocks[4]["thinking"]), (&value!("b"), &value!("c")));
+    let to_responses = stream_for_every_way((Shape::Chat, Shape::Responses), &state, false, &ME, &text);
+    let output = last_response(&to_responses.out)["output"].clone();
+    let kinds: Vec<&str> = output.as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["message", "function_call", "message", "function_call", "reasoning"], "{output}");
+    let arguments = (&output[1]["arguments"], &output[3]["arguments"]);
+    assert_eq!(arguments, (&value!("{\"x\":1}"), &value!("{\"y\":2}")));
+}
+
 /// Row 2: content that an upstream sends only at the end of an item is not lost.
 #[test]
 fn arguments_sent_with_the_end_of_a_call_are_passed_on() {
