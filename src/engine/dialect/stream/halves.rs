@@ -27,28 +27,27 @@ pub(super) fn joined(half: &mut Option<NonZeroU16>, frame: &Frame<'_>) -> Option
 /// half that begins a string. `None` if there is another half, or none.
 fn join(data: &[u8], half: &mut Option<NonZeroU16>) -> Option<Vec<u8>> {
     let (mut out, mut at) = (Vec::with_capacity(data.len() + ESCAPE), 0);
-    let (mut inside, mut begins, mut joined) = (false, false, false);
+    // Escapes are only in strings: a quote before one begins a string, and a quote after one ends it.
+    let (mut begins, mut joined) = (false, false);
     while let Some(byte) = data.get(at) {
-        let is_escape = inside && *byte == b'\\';
-        let length = match (is_escape, unit(data, at)) {
-            (true, Some(0xd800..=0xdbff)) if matches!(unit(data, at + ESCAPE), Some(0xdc00..=0xdfff)) => 2 * ESCAPE,
-            (true, Some(high @ 0xd800..=0xdbff)) => {
+        let length = match unit(data, at) {
+            Some(0xd800..=0xdbff) if matches!(unit(data, at + ESCAPE), Some(0xdc00..=0xdfff)) => 2 * ESCAPE,
+            Some(high @ 0xd800..=0xdbff) => {
                 data.get(at + ESCAPE).filter(|byte| **byte == b'"')?;
                 (*half, joined, at) = (NonZeroU16::new(high), true, at + ESCAPE);
                 begins = false;
                 continue;
             }
-            (true, Some(0xdc00..=0xdfff)) => {
+            Some(0xdc00..=0xdfff) => {
                 let high = half.take().filter(|_| begins)?;
                 out.extend_from_slice(format!("\\u{high:04x}").as_bytes());
                 joined = true;
                 ESCAPE
             }
-            (true, _) => 2,
+            _ if *byte == b'\\' => 2,
             _ => 1,
         };
-        begins = !is_escape && *byte == b'"' && !inside;
-        inside ^= !is_escape && *byte == b'"';
+        begins = *byte == b'"';
         out.extend_from_slice(data.get(at..at + length)?);
         at += length;
     }
