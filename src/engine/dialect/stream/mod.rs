@@ -223,6 +223,7 @@ impl SseStream {
     /// and returns its length. 0 for any other event: nothing is done, and [`SseStream::feed`] must take it.
     #[inline]
     pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {
+        // At the end of the stream, or within an event.
         if self.end_at.is_some() || !self.held.is_empty() {
             return 0;
         }
@@ -238,10 +239,7 @@ impl SseStream {
     /// Relays an event at the front of `buf` that matches the template; returns its length.
     #[inline]
     fn alike(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        if !self.progress.begun || !self.splitter.is_between() {
-            return None;
-        }
-        let template = self.template.as_mut()?;
+        let template = self.template.as_mut().filter(|_| self.progress.begun)?;
         let (text, len) = template.event(&buf[..buf.len().min(self.max_event as usize)])?;
         match self.inner.repeats(text)? {
             0 => template.write(&buf[..len], text, out),
@@ -435,7 +433,9 @@ impl SseStream {
         let mut used = 0;
         while used < buf.len() && !self.inner.finished() {
             let (buf, before) = (&buf[used..], out.len());
-            if let Some(len) = self.alike(buf, out) {
+            if self.splitter.is_between()
+                && let Some(len) = self.alike(buf, out)
+            {
                 (*events, used) = (*events + 1, used + len);
                 continue;
             }
