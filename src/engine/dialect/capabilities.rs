@@ -66,6 +66,25 @@ pub struct Param {
     pub always: bool,
 }
 
+/// What a vendor refuses or requires in translated requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestRules {
+    /// Members that it refuses.
+    pub refuses: Vec<String>,
+    /// Pairs of members that it refuses together; the first one is sent.
+    pub never_together: Vec<[String; 2]>,
+    /// A user's message may follow a tool's (chat format).
+    pub user_after_tool: bool,
+    /// The id of a call has exactly this number of letters and digits; 0 for any id (chat format).
+    pub call_id_length: usize,
+}
+
+impl Default for RequestRules {
+    fn default() -> RequestRules {
+        RequestRules { refuses: Vec::new(), never_together: Vec::new(), user_after_tool: true, call_id_length: 0 }
+    }
+}
+
 /// Capabilities of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -112,6 +131,8 @@ pub struct Capabilities {
     pub thought_signatures: bool,
     /// Requests may name objects that are stored in the provider's account.
     pub stored_objects: bool,
+    /// Rules of its vendor.
+    pub rules: Arc<RequestRules>,
     /// Mark of this target's reasoning.
     pub mark: TargetMark,
     /// Members that the configuration writes, each name once; usually none.
@@ -130,7 +151,13 @@ impl Capabilities {
         2 * self.params.iter().map(|param| param.name.len() + param.json.len() + 4).sum::<usize>()
     }
 
-    /// True if the model does not accept the member called `name`.
+    /// True if a member that the gateway writes by itself must be left out: by the configuration or by the vendor.
+    #[inline]
+    pub(super) fn refuses(&self, name: &str) -> bool {
+        self.drops(name) || self.rules.refuses.iter().any(|refused| refused == name)
+    }
+
+    /// True if the configuration says that the model does not accept the member called `name`.
     #[inline]
     pub(super) fn drops(&self, name: &str) -> bool {
         self.drop_params.iter().any(|param| param == name)
@@ -160,6 +187,7 @@ impl Default for Capabilities {
             hosted_tools: Vec::new(),
             stored_objects: false,
             thought_signatures: false,
+            rules: Arc::default(),
             mark: TargetMark::default(),
             params: Arc::default(),
         }

@@ -43,7 +43,7 @@ pub mod translate;
 pub mod usage;
 
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
-pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
+pub use capabilities::{Cache, Capabilities, Param, RequestRules, Structured, Thinking, UnknownMembers};
 pub use dispatch::add_reasons;
 pub use errors::account::{has_account_code, is_of_account, is_too_large};
 pub use errors::overflow::{Overflow, is_rate};

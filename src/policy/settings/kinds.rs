@@ -1,7 +1,7 @@
 //! Formats and ranges of setting values. A kind reads a value from a field of the document, and shows it as TOML that
 //! reads as the same value. The kinds here are for plain values; sections define their own kinds.
 
-use super::reader::{Field, Reader};
+use super::reader::{ENTRIES_MAX, Field, Reader};
 use super::secret::Secret;
 use super::units::{dollars_text, duration_text, quoted, quoted_list, size_text};
 use std::ops::RangeInclusive;
@@ -211,6 +211,29 @@ impl Kind<Vec<String>> for Words {
 
     fn shown(&self, value: &Vec<String>) -> Shown {
         Shown::Value(quoted_list(value))
+    }
+}
+
+/// A list of pairs of texts.
+pub struct Pairs;
+
+impl Kind<Vec<[String; 2]>> for Pairs {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<[String; 2]>> {
+        let mut pairs = Vec::new();
+        for item in reader.items(field, ENTRIES_MAX) {
+            let (at, path) = (item.start(), item.path.clone());
+            let words: Vec<String> = reader.strings(item).into_iter().map(|(_, word)| word).collect();
+            match words.try_into() {
+                Ok(pair) => pairs.push(pair),
+                Err(_) => reader.report(at, path, "expected two names"),
+            }
+        }
+        Some(pairs)
+    }
+
+    fn shown(&self, value: &Vec<[String; 2]>) -> Shown {
+        let pairs: Vec<String> = value.iter().map(|pair| quoted_list(pair)).collect();
+        Shown::Value(format!("[{}]", pairs.join(", ")))
     }
 }
 

@@ -8,7 +8,7 @@ pub mod capabilities;
 mod pattern;
 mod row;
 
-pub use row::{Identity, Place, Rules, VendorRow};
+pub use row::{Identity, Place, RequestRules, Rules, VendorRow};
 
 use self::capabilities::Capabilities;
 use super::settings::reader::{Reader, Section, Source};

@@ -1,7 +1,7 @@
 //! A row of the table: what it matches, its properties, and their source.
 
 use super::pattern::Pattern;
-use crate::policy::settings::kinds::{Flag, OneLine, Or, Shown, Whole, Words};
+use crate::policy::settings::kinds::{Flag, OneLine, Or, Pairs, Shown, Whole, Words};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
@@ -42,8 +42,17 @@ section! {
     /// Properties of requests to a model that its capabilities do not express.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct RequestRules {
-        /// Members that a translated request must not have.
+        /// Members that a translated request must not have, and that Tollgate must not add to any request.
         pub refuses: Vec<String> = Vec::new(), Words, Live;
+        /// Pairs of members that a translated request must not have together; the first one is sent. Value: a list of
+        /// pairs.
+        pub never_together: Vec<[String; 2]> = Vec::new(), Pairs, Live;
+        /// A user's message may directly follow a tool's (shape `chat`). If false, a text in a translated request
+        /// continues the tool's message, and before attachments the assistant says `OK.`.
+        pub user_after_tool: Option<bool> = None, Or(Flag, "true"), Live;
+        /// Exact number of letters and digits in the id of a tool call (shape `chat`). Other ids in a translated request
+        /// are replaced.
+        pub call_id_length: Option<u8> = None, Or(Whole(8..=40), "any"), Live;
     }
 }
 

@@ -52,6 +52,9 @@ vendors.auth = "api-key"
 vendors.unlisted = true
 vendors.stream_usage = false
 vendors.refuses = ["user"]
+vendors.never_together = [["temperature", "top_p"]]
+vendors.user_after_tool = false
+vendors.call_id_length = 9
 providers.vendor = "vllm"
 providers.api_key = { env = "OPENAI_API_KEY" }
 providers.api_keys = [{ env = "KEY_A" }, { env = "KEY_B", weight = 2 }]

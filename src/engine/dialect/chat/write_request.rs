@@ -49,8 +49,9 @@ pub fn write(
         true => conversation.turns.iter().rposition(asks).unwrap_or(0),
         false => usize::MAX,
     };
+    let mut follows_tool = false;
     for (at, turn) in conversation.turns.iter().enumerate() {
-        write_turn(source, turn, at >= current, out)?;
+        write_turn(source, turn, at >= current, &mut follows_tool, out)?;
     }
     if out.ends_with(b"[") {
         return refuse(source.own.list(), "at least one message with content");
@@ -112,12 +113,26 @@ fn asks(turn: &Turn<'_>) -> bool {
     turn.role == Role::User && turn.blocks.iter().any(shows)
 }
 
-/// `checked`: the calls of the turn require signatures.
-fn write_turn(source: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) -> Result<(), Invalid> {
+/// `checked`: the calls of the turn require signatures. `follows_tool`: the last message that was written is a tool's.
+fn write_turn(
+    source: &SourceRequest<'_>,
+    turn: &Turn<'_>,
+    checked: bool,
+    follows_tool: &mut bool,
+    out: &mut Vec<u8>,
+) -> Result<(), Invalid> {
+    let (rules, before) = (&source.target.capabilities.rules, out.len());
     match turn.role {
         Role::User => {
-            write_results(turn, out);
-            write_user_turn(turn, out)?;
+            write_results(turn, rules.call_id_length, out);
+            *follows_tool |= out.len() > before;
+            if *follows_tool && !rules.user_after_tool && asks(turn) && part_from_tool(turn, out) {
+                return Ok(());
+            }
+            let before = out.len();
+            write_user_turn(turn, rules.call_id_length, out)?;
+            *follows_tool &= out.len() == before;
+            return Ok(());
         }
         Role::Assistant => write_assistant(source, turn, checked, out),
         Role::System { .. } => {
@@ -129,7 +144,30 @@ fn write_turn(source: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &
             }
         }
     }
+    *follows_tool &= out.len() == before;
     Ok(())
+}
+
+/// Separates a user's content from the tool's message before it, which a vendor refuses to be followed by a user's. True
+/// if nothing is left to write: texts continue the tool's message. Before anything else, the assistant says a word.
+fn part_from_tool(turn: &Turn<'_>, out: &mut Vec<u8>) -> bool {
+    let has_media = |block: &Block<'_>| match block {
+        Block::Media(_) => true,
+        Block::Result(result) => result.content.iter().any(|inner| matches!(inner, Block::Media(_))),
+        _ => false,
+    };
+    if turn.blocks.iter().any(has_media) {
+        open_message("assistant", out);
+        put!(out, r#""OK."}"#);
+        return false;
+    }
+    // The end of the message and of its content.
+    out.truncate(out.len() - 2);
+    for text in texts(turn).filter(|text| !text.is_empty()) {
+        put!(out, r"\n\n", text);
+    }
+    put!(out, r#""}"#);
+    true
 }
 
 /// Appends texts as one string, separated by blank lines.
@@ -152,11 +190,11 @@ fn results<'a, 'b>(turn: &'a Turn<'b>) -> impl Iterator<Item = &'a ToolResult<'b
 
 /// Writes each tool result of a turn as a separate message, with a placeholder for content that a tool message cannot
 /// contain.
-fn write_results(turn: &Turn<'_>, out: &mut Vec<u8>) {
+fn write_results(turn: &Turn<'_>, id_length: usize, out: &mut Vec<u8>) {
     for result in results(turn) {
         item(out);
         put!(out, r#"{"role":"tool","tool_call_id":""#);
-        chat_id(result.id, out);
+        chat_id(result.id, id_length, out);
         put!(out, r#"","content":""#);
         let from = out.len();
         if result.failed {
@@ -171,14 +209,14 @@ fn write_results(turn: &Turn<'_>, out: &mut Vec<u8>) {
 }
 
 /// Writes the content of a user's turn except tool results, in one message; attachments of the results first.
-fn write_user_turn(turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_user_turn(turn: &Turn<'_>, id_length: usize, out: &mut Vec<u8>) -> Result<(), Invalid> {
     let from = out.len();
     open_message("user", out);
     let content = out.len();
     out.push(b'[');
     let empty = out.len();
     for result in results(turn) {
-        write_moved(result, out)?;
+        write_moved(result, id_length, out)?;
     }
     // A single text is written as a plain string.
     let (mut single, mut count) = (None, u64::from(out.len() > empty));
@@ -210,11 +248,11 @@ fn write_text_part(inside: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Writes the images and documents of a tool's result, each after a line that names the call.
-fn write_moved(result: &ToolResult<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_moved(result: &ToolResult<'_>, id_length: usize, parts: &mut Vec<u8>) -> Result<(), Invalid> {
     for inner in &result.content {
         let Block::Media(media) = inner else { continue };
         let mut note = b"Attachment of the result of tool call ".to_vec();
-        chat_id(result.id, &mut note);
+        chat_id(result.id, id_length, &mut note);
         note.push(b':');
         write_text_part(&note, parts);
         media.write_chat_part(parts)?;
@@ -244,7 +282,7 @@ fn write_assistant(source: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, o
         key(out, "tool_calls");
         out.push(b'[');
         let signatures = if carries { Signatures::of(carried(turn)) } else { Signatures::default() };
-        write_calls(turn, signatures, checked, out);
+        write_calls(turn, signatures, checked, source.target.capabilities.rules.call_id_length, out);
         out.push(b']');
     } else if is_silent && out.len() == content {
         out.truncate(before);
@@ -261,7 +299,13 @@ fn carried<'t>(turn: &'t Turn<'_>) -> impl Iterator<Item = Raw<'t>> {
 }
 
 /// Writes the calls of a turn, each with its signature.
-fn write_calls<'t>(turn: &'t Turn<'_>, mut signatures: Signatures<'t>, checked: bool, out: &mut Vec<u8>) {
+fn write_calls<'t>(
+    turn: &'t Turn<'_>,
+    mut signatures: Signatures<'t>,
+    checked: bool,
+    id_length: usize,
+    out: &mut Vec<u8>,
+) {
     let mut other = checked.then_some(signature::SKIP);
     for block in &turn.blocks {
         match block {
@@ -273,7 +317,7 @@ fn write_calls<'t>(turn: &'t Turn<'_>, mut signatures: Signatures<'t>, checked: 
             }
             Block::Call(call) => {
                 let signature = signatures.take(call.id).or(other.take());
-                write_call(|out| chat_id(call.id, out), &call.name, call.arguments, signature, out);
+                write_call(|out| chat_id(call.id, id_length, out), &call.name, call.arguments, signature, out);
             }
             _ => {}
         }

@@ -52,8 +52,12 @@ pub(crate) fn hash(id: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Appends a tool call's id in a form that the chat format accepts: a hash if it exceeds 40 characters.
-pub(crate) fn chat_id(id: &[u8], out: &mut Vec<u8>) {
+/// Appends a tool call's id in a form that the chat format accepts: a hash if it exceeds 40 characters. `length`: exact
+/// number of letters and digits that the vendor requires; 0 for any id.
+pub(crate) fn chat_id(id: &[u8], length: usize, out: &mut Vec<u8>) {
+    if length > 0 {
+        return exact_id(id, length, out);
+    }
     if is_plain(id) && id.len() <= CHAT_ID_MAX {
         out.extend_from_slice(id);
         return;
@@ -65,6 +69,18 @@ pub(crate) fn chat_id(id: &[u8], out: &mut Vec<u8>) {
     } else {
         hashed(&text, out);
     }
+}
+
+/// Appends an id of `length` letters and digits: `id` itself if it is one, otherwise digits of its hash.
+fn exact_id(id: &[u8], length: usize, out: &mut Vec<u8>) {
+    if id.len() == length && id.iter().all(u8::is_ascii_alphanumeric) {
+        out.extend_from_slice(id);
+        return;
+    }
+    let (mut text, mut digits) = (Vec::new(), Vec::new());
+    unescape(id, &mut text);
+    hex_into(&sha256(&text), &mut digits);
+    out.extend_from_slice(&digits[..length.min(digits.len())]);
 }
 
 /// Appends a tool call's id in a form that the responses format accepts: a hash if it exceeds 64 characters.
@@ -280,10 +296,10 @@ mod tests {
     #[test]
     fn long_id_is_hashed_for_chat_and_short_id_is_kept() {
         let long = "toolu_".repeat(7);
-        assert_eq!(done(|out| chat_id(long.as_bytes(), out)).len(), 29);
+        assert_eq!(done(|out| chat_id(long.as_bytes(), 0, out)).len(), 29);
         let exact = "a".repeat(40);
-        assert_eq!(done(|out| chat_id(exact.as_bytes(), out)), exact);
-        assert_eq!(done(|out| chat_id(b"functions.f:0", out)), "functions.f:0");
+        assert_eq!(done(|out| chat_id(exact.as_bytes(), 0, out)), exact);
+        assert_eq!(done(|out| chat_id(b"functions.f:0", 0, out)), "functions.f:0");
     }
 
     #[test]

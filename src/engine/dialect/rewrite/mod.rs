@@ -129,7 +129,7 @@ pub fn rewrite(
     if !cuts.is_empty() {
         keeps_item(fields, body, &cuts)?;
     }
-    let takes_it = target.capabilities.stream_usage && !target.capabilities.drops("stream_options");
+    let takes_it = target.capabilities.stream_usage && !target.capabilities.refuses("stream_options");
     let lacks_usage = fields.stream && with_format!(endpoint.shape, F => F::USAGE_ON_REQUEST);
     let asks_usage = lacks_usage && takes_it && !is_media(endpoint);
     let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
@@ -212,7 +212,7 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
     if !has_model && Name::Model.is_read(endpoint) {
         writer.add(&mut wrote, "model", |text| write_string(text, target.model));
     }
-    let adds = |name: Name| is_stored && !target.capabilities.drops(name.text());
+    let adds = |name: Name| is_stored && !target.capabilities.refuses(name.text());
     if adds(Name::Store) {
         writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
     }
@@ -251,11 +251,14 @@ pub fn dropped<'a>(
     let members: &[Member] = if none { &[] } else { &fields.members };
     let is_read =
         move |name: Name| if translated { name.is_translated(endpoint.shape) } else { name.is_read(endpoint) };
-    let may_go = move |member: &&Member| !is_read(member.name) || !takes.drop_params.is_empty();
+    let may_go = move |member: &&Member| {
+        !is_read(member.name) || !(takes.drop_params.is_empty() && takes.rules.refuses.is_empty())
+    };
     let goes = move |member: &&Member| match translated {
         true => {
             let key = member.key.of(body);
-            !is_read(member.name) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
+            !is_read(member.name)
+                || takes.drop_params.iter().chain(&takes.rules.refuses).any(|name| eq_unescaped(key, name))
         }
         false => {
             let layout = Layout { endpoint, body, fields, target, asks_usage: false };

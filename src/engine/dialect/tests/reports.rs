@@ -250,7 +250,8 @@ pub(super) fn fixture_of_stream((from, to): (Shape, Shape), Outcome { out, obser
 fn contains(value: &Value, part: &Value) -> bool {
     match (value, part) {
         (Value::Object(value), Value::Object(part)) => {
-            part.iter().all(|(name, part)| value.get(name).is_some_and(|value| contains(value, part)))
+            // `null` also means that there is no such member.
+            part.iter().all(|(name, part)| contains(value.get(name).unwrap_or(&Value::Null), part))
         }
         (Value::Array(value), Value::Array(part)) => {
             value.len() == part.len() && value.iter().zip(part).all(|(value, part)| contains(value, part))

@@ -13,6 +13,7 @@
 
 use super::*;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// Tests that cover a row without a fixture, and the reason.
 const ELSEWHERE: &[(u32, &str)] = &[
@@ -67,6 +68,15 @@ pub(super) fn capabilities(head: &str) -> Capabilities {
             ("effort_without_tools", _) => (capabilities.effort, capabilities.effort_with_tools) = (true, false),
             ("strict", _) => capabilities.strict_tools = true,
             ("drop", list) => capabilities.drop_params = list.split(',').map(str::to_owned).collect(),
+            ("refuses", list) => {
+                Arc::make_mut(&mut capabilities.rules).refuses = list.split(',').map(str::to_owned).collect();
+            }
+            ("never", pair) => {
+                let (first, second) = pair.split_once('+').unwrap();
+                Arc::make_mut(&mut capabilities.rules).never_together = vec![[first.to_owned(), second.to_owned()]];
+            }
+            ("no_user_after_tool", _) => Arc::make_mut(&mut capabilities.rules).user_after_tool = false,
+            ("call_id", n) => Arc::make_mut(&mut capabilities.rules).call_id_length = n.parse().unwrap(),
             ("show_usage", _) => {}
             other => panic!("unknown option {other:?}"),
         }

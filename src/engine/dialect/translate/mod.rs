@@ -21,10 +21,10 @@ pub use bounds::most_text;
 pub(super) use params::cut;
 pub use source::{CacheKey, OwnedTarget, RequestTarget};
 
-use crate::dialect::capabilities::Cache;
+use crate::dialect::capabilities::{Cache, Capabilities};
 use crate::dialect::dispatch::with_format;
 use crate::dialect::neutral::JsonText;
-use crate::dialect::neutral::conversation::Conversation;
+use crate::dialect::neutral::conversation::{AnswerSettings, Conversation};
 use crate::dialect::neutral::naming::{TranslationState, hash};
 use crate::dialect::request::{Fields, Invalid, Name, RequestScan};
 use crate::wire::Shape;
@@ -40,6 +40,16 @@ fn cache_key<'a>(source: &SourceRequest<'a>) -> Option<JsonText<'a>> {
     match own.filter(|own| !own.is_empty()) {
         Some(own) => Some(Cow::Borrowed(own)),
         None => source.target.cache_key.map(|made| Cow::Owned(made.to_vec())),
+    }
+}
+
+/// Leaves out settings that the vendor refuses beside another one.
+fn leave_out(settings: &mut AnswerSettings<'_>, takes: &Capabilities) {
+    for [first, second] in &takes.rules.never_together {
+        let pair = [first.as_str(), second.as_str()];
+        if pair == ["temperature", "top_p"] && settings.temperature.is_some() {
+            settings.top_p = None;
+        }
     }
 }
 
@@ -99,6 +109,7 @@ pub fn request(
     if target.capabilities.cache == Cache::Key {
         conversation.settings.cache_key = cache_key(&source);
     }
+    leave_out(&mut conversation.settings, target.capabilities);
     note_dropped(&source, &conversation, &mut state);
     names::distinct(&mut conversation.tools.list)?;
     names::fit(&mut conversation, targets.tool_name_max, &mut state);

@@ -103,10 +103,10 @@ impl<'a> SourceRequest<'a> {
         Some(Raw::of_value(member.value.of(self.body))).filter(|value| !value.is_null())
     }
 
-    /// True if the model does not accept the parameter `text`, by its configuration.
+    /// True if the model does not accept the parameter `text`, by its configuration or its vendor.
     #[inline]
     pub(crate) fn drops(&self, text: &str) -> bool {
-        self.target.capabilities.drops(text)
+        self.target.capabilities.refuses(text)
     }
 
     /// The messages in order.

@@ -5,8 +5,8 @@ use super::upload::Upload;
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestScan, RewritePiece, ScanWork, Structured, Thinking,
-    TranslationState, UnknownMembers,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestRules, RequestScan, RewritePiece, ScanWork, Structured,
+    Thinking, TranslationState, UnknownMembers,
 };
 use crate::gateway::memory::Memory;
 use crate::gateway::memory::shares::Promise;
@@ -116,9 +116,19 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
         thought_signatures: known.thought_signatures.unwrap_or_default(),
         hosted_tools: model.hosted_tools.clone(),
         stored_objects: provider.is_some_and(|provider| provider.stored_objects),
+        rules: rules(&target.rules.requests),
         mark: dialect::neutral::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
         params: params.clone(),
     }
+}
+
+fn rules(known: &policy::vendors::RequestRules) -> Arc<RequestRules> {
+    Arc::new(RequestRules {
+        refuses: known.refuses.clone(),
+        never_together: known.never_together.clone(),
+        user_after_tool: known.user_after_tool.unwrap_or(true),
+        call_id_length: known.call_id_length.unwrap_or_default().into(),
+    })
 }
 
 /// The unchanging part of every request head to one provider, up to and with `content-length: `.
