@@ -53,12 +53,12 @@
 //! 1. `gateway::client` takes bytes; [`wire::inbound`] finds a head.
 //! 2. `exchange::admit::authorize` checks the head before a byte of the body is read: path, key, method, scope,
 //!    readiness, size, and limits that are already spent.
-//! 3. `exchange::body::reading` scans the body as it arrives with [`dialect::request`]: strict JSON, fields, roles, an
-//!    estimate of tokens. Once the body is complete (`reading::complete`), `exchange::admit::choose_model` finds the
-//!    model, and `Attempt::first_target` in `exchange::job` the first target.
+//! 3. Once the body is complete, `exchange::body::reading` reads it with [`dialect::request`]: strict JSON, fields,
+//!    roles, an estimate of tokens. `exchange::admit::choose_model` finds the model, and `Attempt::first_target` in
+//!    `exchange::job` the first target.
 //! 4. `replace::write_first` in `exchange::admit::replace` has `exchange::body::build` write the body for that target,
-//!    from pieces of the client's or as a translation. `exchange::body::translating` has a helper thread translate a
-//!    long body.
+//!    from pieces of the client's or as a translation. `exchange::body::translating` has a helper thread read or
+//!    translate a long body.
 //! 5. `Reserving::begin` in `exchange::admit::reserve` makes a reservation in the [`policy::meter`]: a request that
 //!    cannot be written is not charged. If the reservation does not fit, `exchange::admit::replace` may choose a
 //!    cheaper model, and the body is written again. `exchange::attempt` then takes a slot at the target, and

@@ -201,14 +201,6 @@ mod tests {
         for other in [turned, parts, &named, &FIRST.replace(':', " : ")] {
             assert_eq!(chat(&format!("\"messages\":[{other}]")), plain, "{other}");
         }
-        // The scan notes no positions if the body arrives in pieces.
-        let body = format!("{{\"model\":\"m\",\"messages\":[{FIRST}]}}");
-        let mut scan = RequestScan::new();
-        scan.reset(ModelEndpoint::CHAT);
-        (1..body.len()).for_each(|end| scan.feed(&body.as_bytes()[..end]).unwrap());
-        scan.finish(body.as_bytes()).unwrap();
-        assert!(scan.fields().opening.texts().is_none());
-        assert_eq!(conversation(ModelEndpoint::CHAT, body.as_bytes(), scan.fields()), plain);
         // More messages than the scan notes.
         let system = r#"{"role":"system","content":"Be brief."},"#;
         let many = |turned: bool| {

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Signal};
-use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded};
+use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::alert::AlertNews;
 use tollgate::policy::config::{Config, Reach};
@@ -395,6 +395,17 @@ impl World {
     pub fn work(&mut self) -> Result<(), String> {
         self.hold_work = false;
         for work in std::mem::take(&mut self.machine.works) {
+            self.machine.work(work);
+        }
+        self.settle()
+    }
+
+    /// Lets the helper threads do their work, except freeing memory.
+    pub fn work_except_freeing(&mut self) -> Result<(), String> {
+        let works = std::mem::take(&mut self.machine.works).into_iter();
+        let (freeing, others): (Vec<_>, Vec<_>) = works.partition(Work::is_freeing);
+        self.machine.works = freeing;
+        for work in others {
             self.machine.work(work);
         }
         self.settle()

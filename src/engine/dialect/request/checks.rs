@@ -112,11 +112,11 @@ enum ItemKind {
 
 /// The state of one request's checks.
 #[derive(Debug)]
-pub(super) struct Checks {
+pub(super) struct Checks<'f> {
     endpoint: ModelEndpoint,
-    pub(super) fields: Box<Fields>,
+    fields: &'f mut Fields,
     refusal: Option<Box<Invalid>>,
-    pub(super) tokens: Box<CountLater>,
+    tokens: &'f mut CountLater,
     /// Bytes of unknown members, their names included.
     pub(super) unknown: u32,
     seen: u64,
@@ -161,14 +161,14 @@ const NO_MESSAGE: CheckedMessage = CheckedMessage {
 
 const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
 
-impl Checks {
+impl<'f> Checks<'f> {
     #[inline]
-    pub(super) fn new(endpoint: ModelEndpoint) -> Checks {
+    pub(super) fn new(endpoint: ModelEndpoint, fields: &'f mut Fields, tokens: &'f mut CountLater) -> Checks<'f> {
         Checks {
             endpoint,
-            fields: Box::default(),
+            fields,
             refusal: None,
-            tokens: Box::default(),
+            tokens,
             unknown: 0,
             seen: 0,
             key: Span::default(),
@@ -191,46 +191,6 @@ impl Checks {
             in_image: false,
             query: 0,
         }
-    }
-
-    pub(super) fn reset(&mut self, endpoint: ModelEndpoint) {
-        // Field by field: assigning a new value as a whole would copy it twice.
-        let Checks {
-            endpoint: own,
-            fields,
-            refusal,
-            tokens,
-            unknown,
-            seen,
-            key,
-            name,
-            class,
-            object,
-            value_start,
-            value_token,
-            items,
-            message,
-            block,
-            unsigned,
-            input,
-            reading,
-            plain_max,
-            has_messages,
-            has_no_items,
-            found,
-            texts,
-            in_image,
-            query,
-        } = self;
-        fields.reset();
-        tokens.reset();
-        (*own, *refusal) = (endpoint, None);
-        (*unknown, *seen, *key, *name, *class) = (0, 0, Span::default(), Name::Other, Class::Unknown);
-        (*object, *value_start, *value_token, *items) = (None, 0, Token::Null, 0);
-        (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
-        (*unsigned, *input) = (Unsigned::default(), Input::default());
-        (*plain_max, *has_messages, *has_no_items, *found, *texts, *in_image, *query) =
-            (None, false, false, 0, ItemKind::Unknown, false, 0);
     }
 
     #[cold]
@@ -438,7 +398,7 @@ impl Checks {
             Name::Input if in_array && self.endpoint.shape == Shape::Responses => {
                 self.in_item(token, depth);
                 let index = self.items.saturating_sub(1);
-                let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields);
+                let judged = self.input.token(buf, (token, depth, span), index, self.fields);
                 judged.map_err(|refusal| self.note(refusal))?;
             }
             Name::Tools if in_array => self.in_tools(buf, token, depth, span)?,
@@ -450,7 +410,7 @@ impl Checks {
             }
         }
         let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
-        self.reading.count(buf, (token, depth, span), is_talk, &mut self.tokens);
+        self.reading.count(buf, (token, depth, span), is_talk, self.tokens);
         Ok(())
     }
 
@@ -497,13 +457,6 @@ impl Checks {
         Some(message.end())
     }
 
-    /// Handles an arriving string: a long one is counted while it arrives, unless a part may carry it.
-    pub(super) fn arriving(&mut self, buf: &[u8], span: Span) {
-        if !self.reading.may_carry() {
-            self.tokens.arriving(buf, span);
-        }
-    }
-
     fn begin_message(&mut self) {
         self.message = NO_MESSAGE;
         self.tokens.cut();
@@ -511,7 +464,7 @@ impl Checks {
     }
 }
 
-impl Visitor for Checks {
+impl Visitor for Checks<'_> {
     #[inline(always)]
     fn object(&mut self, buf: &[u8], at: usize, depth: usize) -> Option<usize> {
         if depth != 2 || self.value_token != Token::ArrayOpen {

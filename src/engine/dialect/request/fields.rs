@@ -47,18 +47,11 @@ impl Member {
 }
 
 /// The first messages up to a user's, if each has only a role and a text: the positions of their texts.
-#[derive(Copy, Clone, Default)]
+#[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Opening {
     texts: [Span; Opening::TEXTS_MAX],
     count: u8,
     ended: bool,
-}
-
-/// Prints nothing: the noted values depend on the pieces in which a body arrived, the results do not.
-impl std::fmt::Debug for Opening {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Opening")
-    }
 }
 
 impl Opening {

@@ -1,4 +1,4 @@
-//! Checks a request body of any format while it arrives.
+//! Checks a complete request body of any format.
 //!
 //! Owns the classification of fields (specified, documented, denied, unknown) and the text of a refusal. Must never
 //! copy the body nor read it twice. Called by the gateway's admission. `rewrite` and the translation work from its
@@ -36,38 +36,30 @@ pub(crate) fn answers_of(value: &[u8]) -> u64 {
     checks::answers(Raw::new(value)).into()
 }
 
-/// Scans one request body, fed as it arrives.
-#[derive(Debug, Default)]
+/// Scans one request body once it is complete; a form also while it arrives.
+#[derive(Debug)]
 pub struct RequestScan {
-    /// The part that only an incomplete body needs, to be used for another scan once this body is complete.
-    pub work: Option<Box<ScanWork>>,
-    phase: ScanPhase,
-    /// Boxed, like the tokens, since they change places with those of the next scan.
-    fields: Box<Fields>,
-    tokens: Box<CountLater>,
+    endpoint: ModelEndpoint,
+    has_input: bool,
+    fields: Fields,
+    tokens: CountLater,
+    /// Bytes of unknown members, their names included.
     unknown: u32,
     /// The reader of a form, which is no JSON.
     form: Option<Box<RequestForm>>,
 }
 
-/// How far a scan is.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum ScanPhase {
-    /// The body is incomplete or refused.
-    #[default]
-    Open,
-    /// The body is complete and the fields are final.
-    Done,
-    /// The complete body of a chat request is one of the responses format, see [`RequestScan::has_input`].
-    HasInput,
-}
-
-/// The part of a scan that is needed only while a body arrives. Boxed, so that a request waiting for a target does not
-/// hold it and the next body can use it.
-#[derive(Debug)]
-pub struct ScanWork {
-    scanner: Scanner,
-    checks: Checks,
+impl Default for RequestScan {
+    fn default() -> RequestScan {
+        RequestScan {
+            endpoint: ModelEndpoint::CHAT,
+            has_input: false,
+            fields: Fields::default(),
+            tokens: CountLater::default(),
+            unknown: 0,
+            form: None,
+        }
+    }
 }
 
 impl RequestScan {
@@ -79,18 +71,22 @@ impl RequestScan {
     /// Begins another body and keeps the storage.
     #[inline]
     pub fn reset(&mut self, endpoint: ModelEndpoint) {
-        let work = self.work.get_or_insert_default();
-        work.scanner = Scanner::new();
-        work.checks.reset(endpoint);
-        (self.phase, self.form) = (ScanPhase::Open, None);
+        (self.endpoint, self.has_input, self.form) = (endpoint, false, None);
+        self.clear();
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.fields.reset();
+        self.tokens.reset();
+        self.unknown = 0;
     }
 
     /// Begins a form of `declared` bytes, at most `most`.
     pub fn reset_form(&mut self, passthrough: Passthrough, boundary: &[u8], declared: Option<u64>, most: u64) {
         let form = RequestForm::new(passthrough, boundary, declared, most);
-        self.fields.reset();
-        self.tokens.reset();
-        (self.phase, self.unknown, self.form) = (ScanPhase::Done, 0, Some(Box::new(form)));
+        self.clear();
+        self.form = Some(Box::new(form));
     }
 
     /// The form that is read.
@@ -104,49 +100,47 @@ impl RequestScan {
         self.form.as_mut().map_or(0, |form| form.completed(received))
     }
 
-    /// Scans the bytes that have arrived. `body` is everything so far, from its first byte on.
+    /// Reads the bytes of a form that have arrived. `body` is everything so far, from its first byte on.
     pub fn feed(&mut self, body: &[u8]) -> Result<(), Invalid> {
-        if let Some(form) = &mut self.form {
-            return form.feed(body, false, &mut self.fields, &mut self.tokens);
+        match &mut self.form {
+            Some(form) => form.feed(body, false, &mut self.fields, &mut self.tokens),
+            None => Ok(()),
         }
-        let work = self.work.get_or_insert_default();
-        let scanned = work.scanner.scan(body, &mut work.checks);
-        if let Some(span) = work.scanner.open_string() {
-            work.checks.arriving(body, span);
-        }
-        work.verdict(scanned)
     }
 
-    /// Scans the rest of a complete body and checks that nothing is missing.
+    /// Scans a complete body and checks that nothing is missing.
     pub fn finish(&mut self, body: &[u8]) -> Result<(), Invalid> {
         if let Some(form) = &mut self.form {
             return form.feed(body, true, &mut self.fields, &mut self.tokens);
         }
-        let work = self.work.get_or_insert_default();
-        let scanned = work.scanner.finish(body, &mut work.checks);
-        work.verdict(scanned)?;
-        if let Err(invalid) = work.checks.finish() {
-            if work.checks.has_input(body) {
-                self.phase = ScanPhase::HasInput;
-            }
-            return Err(invalid);
+        let mut checks = Checks::new(self.endpoint, &mut self.fields, &mut self.tokens);
+        match Scanner::new().finish(body, &mut checks) {
+            Ok(()) => {}
+            Err(ScanError::Syntax(syntax)) => return Err(Invalid(syntax.to_string())),
+            Err(ScanError::Stopped) => return Err(checks.refusal()),
         }
-        std::mem::swap(&mut self.fields, &mut work.checks.fields);
-        std::mem::swap(&mut self.tokens, &mut work.checks.tokens);
-        (self.unknown, self.phase) = (work.checks.unknown, ScanPhase::Done);
-        Ok(())
+        self.unknown = checks.unknown;
+        checks.finish().inspect_err(|_| self.has_input = checks.has_input(body))
     }
 
-    /// True if [`RequestScan::finish`] has refused a chat request only because it has `input` in the place of
-    /// messages: Cursor sends responses requests to the chat endpoint.
+    /// True if the body of a chat request is one of the responses format: it has `input` in the place of messages, as
+    /// Cursor sends it. [`RequestScan::finish`] then refuses it.
     pub fn has_input(&self) -> bool {
-        self.phase == ScanPhase::HasInput
+        self.has_input
     }
 
-    /// Scans the complete body of such a request again, as a responses request. For a helper thread: it reads the whole
-    /// body.
-    pub fn reread(&mut self, body: &[u8]) -> Result<(), Invalid> {
-        self.reset(ModelEndpoint::RESPONSES);
+    /// Like [`RequestScan::finish`], but scans such a body again, as a responses request. For a helper thread: it reads
+    /// the whole body, perhaps twice.
+    pub fn finish_any(&mut self, body: &[u8]) -> Result<(), Invalid> {
+        match self.finish(body) {
+            Err(_) if self.has_input => self.reread(body),
+            scanned => scanned,
+        }
+    }
+
+    fn reread(&mut self, body: &[u8]) -> Result<(), Invalid> {
+        self.endpoint = ModelEndpoint::RESPONSES;
+        self.clear();
         self.finish(body)?;
         let members = &mut self.fields.members;
         if let Some(at) = members.iter().position(|member| member.name == Name::StreamOptions) {
@@ -171,18 +165,12 @@ impl RequestScan {
     /// Results of the scan; complete after [`RequestScan::finish`].
     #[inline]
     pub fn fields(&self) -> &Fields {
-        match &self.work {
-            Some(work) if self.phase != ScanPhase::Done => &work.checks.fields,
-            _ => &self.fields,
-        }
+        &self.fields
     }
 
     #[inline]
     pub(crate) fn tokens(&self) -> &CountLater {
-        match &self.work {
-            Some(work) if self.phase != ScanPhase::Done => &work.checks.tokens,
-            _ => &self.tokens,
-        }
+        &self.tokens
     }
 
     /// Bytes of storage that grow with the body; 0 for an ordinary request.
@@ -236,28 +224,6 @@ impl RequestScan {
     #[inline]
     pub fn tokens_fetched(&self) -> u64 {
         self.tokens().tokens_fetched()
-    }
-}
-
-impl Default for ScanWork {
-    fn default() -> ScanWork {
-        ScanWork { scanner: Scanner::new(), checks: Checks::new(ModelEndpoint::CHAT) }
-    }
-}
-
-impl ScanWork {
-    /// Bytes of storage that grow with the body; 0 after an ordinary one.
-    #[inline]
-    pub fn storage(&self) -> usize {
-        self.checks.fields.storage() + self.checks.tokens.storage()
-    }
-
-    fn verdict(&mut self, scanned: Result<(), ScanError>) -> Result<(), Invalid> {
-        match scanned {
-            Ok(()) => Ok(()),
-            Err(ScanError::Syntax(syntax)) => Err(Invalid(syntax.to_string())),
-            Err(ScanError::Stopped) => Err(self.checks.refusal()),
-        }
     }
 }
 

@@ -221,7 +221,7 @@ const TEXT_BYTES_PER_TOKEN: u64 = 4;
 const LATER_MAX: usize = 1 << 16;
 /// Number of texts of an ordinary request: their memory is too small to be reserved.
 const LATER_FREE: usize = 64;
-/// Maximum bytes of such texts, and of a string that is counted while it arrives, so that no count takes long.
+/// Maximum bytes of such texts, so that no count takes long.
 pub const LATER_BYTES_MAX: usize = 1 << 20;
 /// Maximum parts of one byte, as the type of the table says.
 const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
@@ -229,13 +229,11 @@ const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
 const MARK_PARTS: u64 = PARTS / 4;
 
 /// Texts of one body, counted on demand: most answers report their usage. The positions of the texts are kept up to a
-/// bound; texts beyond it are counted on arrival.
+/// bound; texts beyond it are counted at once.
 #[derive(Clone, Debug, Default)]
 pub struct CountLater {
     /// Boxed, since few requests have so many texts.
     counted: Option<Box<Estimator>>,
-    /// A long string that is still arriving: how far it has been counted, and all texts up to that point.
-    arriving: Option<Box<(Span, Estimator)>>,
     /// Each with a flag: true if the current word ends with it.
     texts: Vec<(Span, bool)>,
     /// Bytes of those.
@@ -270,47 +268,19 @@ impl CountLater {
     #[inline]
     pub fn reset(&mut self) {
         self.texts.clear();
-        (self.counted, self.arriving) = (None, None);
+        self.counted = None;
         (self.later, self.bytes, self.added, self.marks, self.fetched) = (0, 0, 0, 0, 0);
         self.media = CountedMedia::default();
     }
 
     /// Adds the text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: the next text is separate.
     #[inline]
-    pub fn text(&mut self, body: &[u8], mut span: Span, cut: bool) {
+    pub fn text(&mut self, body: &[u8], span: Span, cut: bool) {
         self.bytes += span.len() as u64;
-        if self.arriving.is_some() {
-            span = self.arrived(span);
-        }
         self.later += span.len();
         self.texts.push((span, cut));
         if self.texts.len() > LATER_MAX || self.later > LATER_BYTES_MAX {
             self.count(body);
-        }
-    }
-
-    /// Reports an arriving string that may be a text. `span`: its bytes so far, up to the end of a character. A long
-    /// one is counted while it arrives.
-    pub fn arriving(&mut self, body: &[u8], span: Span) {
-        if span.len() < LATER_BYTES_MAX {
-            return;
-        }
-        let known = self.arriving.take().filter(|known| known.0.start == span.start);
-        let mut known = known.unwrap_or_else(|| Box::new((Span { end: span.start, ..span }, self.count(body))));
-        known.1.feed_json(Span { start: known.0.end, end: span.end }.of(body));
-        known.0.end = span.end;
-        self.arriving = Some(known);
-    }
-
-    /// The part of the text at `span` that was not counted while it arrived.
-    #[cold]
-    fn arrived(&mut self, span: Span) -> Span {
-        match self.arriving.take() {
-            Some(known) if known.0.start == span.start => {
-                self.counted = Some(Box::new(known.1));
-                Span { start: known.0.end, end: span.end }
-            }
-            _ => span,
         }
     }
 
@@ -416,12 +386,10 @@ impl CountLater {
     }
 
     /// Counts the texts whose positions are kept.
-    fn count(&mut self, body: &[u8]) -> Estimator {
-        let counted = self.counted(body);
-        self.counted = Some(Box::new(counted));
+    fn count(&mut self, body: &[u8]) {
+        self.counted = Some(Box::new(self.counted(body)));
         self.texts.clear();
         self.later = 0;
-        counted
     }
 }
 

@@ -169,36 +169,6 @@ fn long_text_is_counted_whole() {
     assert!(count(&text).abs_diff(apart) < 10, "{} {apart}", count(&text));
 }
 
-#[test]
-fn long_text_is_counted_while_it_arrives() {
-    let text = format!("{}\\n{}", "wörd \\\\u ".repeat(200_000), "x".repeat(100));
-    let body = format!("\"short\"{text}");
-    let start = body.len() - text.len();
-    let span = |end: usize| Span::new(start, end);
-    let mut later = CountLater::default();
-    later.text(body.as_bytes(), Span::new(1, 6), true);
-    let mut whole = later.clone();
-    let ends: Vec<usize> = characters(text.as_bytes())
-        .iter()
-        .scan(start, |at, one| {
-            *at += one.len();
-            Some(*at)
-        })
-        .collect();
-    for end in ends.iter().step_by(65_537) {
-        later.arriving(body.as_bytes(), span(*end));
-    }
-    assert!(later.arriving.is_some());
-    // A different string must not use the count of this one.
-    let mut other = later.clone();
-    later.text(body.as_bytes(), span(body.len()), true);
-    whole.text(body.as_bytes(), span(body.len()), true);
-    assert_eq!(later.tokens(body.as_bytes()), whole.tokens(body.as_bytes()));
-    assert!(whole.tokens(body.as_bytes()) <= later.tokens_max());
-    other.text(body.as_bytes(), Span::new(0, 7), true);
-    assert!(other.tokens(body.as_bytes()) < 10);
-}
-
 /// Random bodies of texts: a later count equals an immediate one and never exceeds its bound.
 #[test]
 fn later_counts_equal_immediate_ones_within_their_bound() {

@@ -196,7 +196,7 @@ impl RequestJob {
         let (mut scan, mut scratch) = (RequestScan::new(), Vec::new());
         scan.reset(endpoint);
         // The members before an error are known.
-        let _ = scan.feed(body);
+        let _ = scan.finish(body);
         let catalog = &self.request.setup.config.catalog;
         let named = scan.fields().model_name(body, &mut scratch).and_then(|name| catalog.asked(name));
         if let Some(model) = named.and_then(|index| catalog.get(index)) {

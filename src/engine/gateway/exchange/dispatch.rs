@@ -38,7 +38,7 @@ impl Exchange {
         let Exchange { job, state } = self;
         let next = match (&mut *state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
-                let scanned = job.request.scan(draft, false, call);
+                let scanned = job.request.scan(draft, call);
                 if scanned.is_err() || !draft.scan.form().is_some_and(|form| form.may_be_sent) {
                     return scanned.map_or_else(Effect::refuse, |()| Effect::Nothing);
                 }

@@ -103,7 +103,7 @@ pub(crate) enum OffloadTask {
     Catalog { base: Arc<Setup>, lists: Vec<FreshList> },
     /// Read a complete answer of a provider's endpoint `from` for a client of `to`; translate it if its request was.
     Reply { body: Buf, from: ModelEndpoint, to: ModelEndpoint, state: Option<TranslationState>, chunked: bool },
-    /// Translate a request of format `from` for a provider of another format; without one, scan it again.
+    /// Translate a request of format `from` for a provider of another format; without a target, only scan it.
     Request { body: Lent, draft: Box<OutgoingRequest>, from: Shape, target: Option<Box<OwnedTarget>> },
     /// Read a piece of a stream whose current event is large.
     Events { stream: Box<SseStream>, data: Buf },
@@ -201,7 +201,7 @@ fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> O
                     draft.make_most_room(body.payload(), pool);
                     draft.translate(from, body.payload(), &target.borrowed(), pool)
                 }
-                None => draft.scan.reread(body.payload()),
+                None => draft.scan.finish_any(body.payload()),
             };
             Product::Request { body, draft, built }
         }

@@ -5,8 +5,8 @@ use super::upload::Upload;
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestRules, RequestScan, RewritePiece, ScanWork, Structured,
-    Thinking, TranslationState, UnknownMembers,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestRules, RequestScan, RewritePiece, Structured, Thinking,
+    TranslationState, UnknownMembers,
 };
 use crate::gateway::memory::Memory;
 use crate::gateway::memory::shares::Promise;
@@ -312,8 +312,6 @@ pub(crate) struct OutgoingRequest {
     pub(crate) head: RequestHead,
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
-    /// Error in the body, found before it had arrived completely.
-    pub(crate) invalid: Option<String>,
     /// Inserted text between the pieces, or a translated body: all of it counts as buffered.
     pub(crate) text: Buf,
     /// The outgoing body.
@@ -343,7 +341,6 @@ impl Default for OutgoingRequest {
         OutgoingRequest {
             head: RequestHead::unparsed(),
             scan: RequestScan::default(),
-            invalid: None,
             text: Buf::default(),
             pieces: Vec::with_capacity(8), // of an ordinary request
             beside: Charge::default(),
@@ -496,28 +493,12 @@ pub(crate) struct OutgoingRequests {
     // Boxed as an exchange holds them: moving one moves a pointer.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<OutgoingRequest>>,
-    /// Reusable parts of scans whose bodies are complete.
-    #[allow(clippy::vec_box)]
-    works: Vec<Box<ScanWork>>,
 }
 
 impl OutgoingRequests {
     /// Returns an unused request.
     pub(crate) fn take(&mut self) -> Box<OutgoingRequest> {
-        let mut draft = self.spare.pop().unwrap_or_default();
-        draft.scan.work = self.works.pop();
-        draft
-    }
-
-    /// Keeps the working memory of a scan for reuse: the body is complete, or its rest is not read.
-    #[inline]
-    pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
-        if let Some(work) = scan.work.take() {
-            // A request with thousands of members must not occupy memory permanently.
-            if self.works.len() < SPARE_MAX && work.storage() == 0 {
-                self.works.push(work);
-            }
-        }
+        self.spare.pop().unwrap_or_default()
     }
 
     /// Deallocates everything kept for reuse.
@@ -527,11 +508,9 @@ impl OutgoingRequests {
 
     /// Returns a request, and releases the memory reserved for it.
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, memory: &mut Memory) {
-        self.keep_work(&mut draft.scan);
         draft.release(&mut memory.pool);
         memory.release(&mut draft.promise);
         memory.release(&mut draft.answer);
-        draft.invalid = None;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
         }

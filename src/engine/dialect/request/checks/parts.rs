@@ -7,7 +7,7 @@ use super::{
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Shape, Span};
 
-impl Checks {
+impl Checks<'_> {
     /// Checks an item of a top-level array.
     pub(super) fn item(&mut self, token: Token) -> Result<(), Stop> {
         let index = self.items;

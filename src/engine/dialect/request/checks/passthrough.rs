@@ -1,14 +1,14 @@
 //! The members of a pass-through request, by the table of its endpoint.
 
 use super::super::super::passthrough::{Expected, PassthroughFormat};
-use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
+use super::super::super::tokens::Estimator;
 use super::super::fields::Invalid;
 use super::{Checks, ItemKind, Name, answers, whole_number};
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Passthrough, Span};
 use std::num::NonZeroU64;
 
-impl Checks {
+impl Checks<'_> {
     /// Ends a required member; `token` is its last token.
     pub(super) fn end_needed(&mut self, passthrough: Passthrough, token: Token, value: Raw<'_>) -> Result<(), Stop> {
         let needed = PassthroughFormat::of(passthrough).needed;
@@ -65,8 +65,6 @@ impl Checks {
         }
         match token {
             Token::String if self.in_image && span.of(buf).starts_with(b"data:image/") => self.tokens.add(1),
-            // A long one may have been counted while it arrived.
-            Token::String | Token::Key if span.len() > LATER_BYTES_MAX => self.tokens.text(buf, span, true),
             Token::String | Token::Key => self.tokens.add(tokens_of(span.of(buf))),
             // A token by its number, or a literal or bracket in a document.
             _ => self.tokens.add(u64::from(depth > 2 || token == Token::Number)),

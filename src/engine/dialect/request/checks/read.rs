@@ -197,11 +197,6 @@ impl Reading {
         }
     }
 
-    /// True if a part may carry the current string; it is then counted later.
-    pub(super) fn may_carry(&self) -> bool {
-        self.chosen == 0 && self.key.may_carry()
-    }
-
     /// Handles the name of a member; true if it is text.
     fn name(&mut self, name: &[u8]) -> bool {
         let key = known(name, MemberName::known);

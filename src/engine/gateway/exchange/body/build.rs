@@ -14,7 +14,6 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::Framing;
 use crate::wire::json::unescape;
 use crate::wire::{ModelEndpoint, Operation};
 
@@ -190,46 +189,25 @@ impl Attempt {
     }
 }
 
-/// Reserves memory for the translation of a long body as soon as it is certain that the body needs one: without memory
-/// the request is refused before its body is read. `length`: the declared bytes. `model`: the one that the body names;
-/// `None` before that has arrived.
+/// Reserves memory for the translation of a long body of `length` declared bytes if every model that the key may use
+/// needs one. Without memory the request is refused before its body is read.
 pub(crate) fn promise_translation(
     request: &Request,
     draft: &mut OutgoingRequest,
     length: u64,
-    model: Option<&str>,
     cx: &mut Cx,
 ) -> Result<(), Refusal> {
     let Some(length) = usize::try_from(length).ok().filter(|length| cx.is_long(*length)) else { return Ok(()) };
     let Some(key) = request.found.key else { return Ok(()) };
     let more = (length + OutgoingRequest::room_for(length)).saturating_sub(draft.promise.total());
-    match more > 0 && is_translated(request, model, key, cx) {
+    match more > 0 && is_translated(request, key, cx) {
         true => cx.memory.shares.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool),
         false => Ok(()),
     }
 }
 
-/// Calls [`promise_translation`] while the body arrives; its model may be known by now.
-#[inline]
-pub(crate) fn promise_named(
-    request: &Request,
-    draft: &mut OutgoingRequest,
-    body: &[u8],
-    cx: &mut Cx,
-) -> Result<(), Refusal> {
-    match draft.head.framing {
-        Framing::Length(length) if cx.is_long(usize::try_from(length).unwrap_or(usize::MAX)) => {
-            let (fields, mut scratch) = (draft.scan.fields(), Vec::new());
-            let name = fields.model_name(body, &mut scratch).map(|name| String::from_utf8_lossy(name).into_owned());
-            name.map_or(Ok(()), |name| promise_translation(request, draft, length, Some(&name), cx))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// True if no target of the model has the client's API format; before the model is known: no target of any model that
-/// the key may use.
-fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) -> bool {
+/// True if no target of any model that the key may use has the client's API format.
+fn is_translated(request: &Request, key: KeyIx, cx: &Cx) -> bool {
     let (config, Some(Endpoint::Inference(ModelEndpoint { operation: Operation::Generate, shape: own }))) =
         (&request.setup.config, request.found.endpoint)
     else {
@@ -239,12 +217,7 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
         let shape = |target: &Target| config.provider(target.provider).map(|provider| provider.shape);
         !model.targets.iter().any(|target| shape(target) == Some(own))
     };
-    match model {
-        Some(name) => config.catalog.asked(name).and_then(|at| config.catalog.get(at)).is_some_and(is_foreign),
-        None => {
-            let scope = &cx.access.keys.get(key).kind.scope;
-            let mut may_be = config.catalog.models().iter().filter(|model| scope.allows_model(&model.id)).peekable();
-            may_be.peek().is_some() && may_be.all(is_foreign)
-        }
-    }
+    let scope = &cx.access.keys.get(key).kind.scope;
+    let mut may_be = config.catalog.models().iter().filter(|model| scope.allows_model(&model.id)).peekable();
+    may_be.peek().is_some() && may_be.all(is_foreign)
 }

@@ -1,4 +1,4 @@
-//! The body of a request: read as it arrives, and written for a target.
+//! The body of a request: received, read, and written for a target.
 
 pub(crate) mod build;
 pub(crate) mod reading;

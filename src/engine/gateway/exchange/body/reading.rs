@@ -1,6 +1,6 @@
-//! Reads a body as it arrives. Once it is complete, writes it for the first target.
+//! Receives a body. Once it is complete, reads it and writes it for the first target. A form is read as it arrives.
 
-use super::build::{promise_named, promise_translation};
+use super::build::promise_translation;
 use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, UPLOAD_HOLD};
 use crate::dialect::Invalid;
 use crate::gateway::cx::Cx;
@@ -41,7 +41,7 @@ impl Exchange {
         }
         let mut promised = cx.memory.shares.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
         if promised.is_ok() {
-            promised = promise_translation(&self.job.request, &mut draft, declared, None, cx);
+            promised = promise_translation(&self.job.request, &mut draft, declared, cx);
         }
         self.state = State::Reading { draft };
         promised
@@ -59,12 +59,45 @@ fn begin_form(draft: &mut OutgoingRequest, passthrough: Passthrough, bytes: &[u8
 /// The body is complete: checks that the requested model exists and that the key may use it.
 /// `complete` is false for a form of which enough has arrived.
 pub(crate) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool, call: &mut DriverCall) -> NextStep {
-    let scanned = if complete { job.request.scan(&mut draft, true, call) } else { Ok(()) };
-    let read = match scanned {
-        Ok(()) => job.read(&mut draft, call),
-        Err(refusal) => Err(refusal),
-    };
-    match read {
+    let body = call.message.body;
+    let is_long = call.cx.is_long(body.len()) && draft.scan.form().is_none();
+    let scanned = if complete && !is_long { draft.scan.finish(body) } else { Ok(()) };
+    let came = if complete { came(&job.request, &mut draft, true, call) } else { Ok(()) };
+    if complete && came.is_ok() && (is_long || draft.scan.has_input()) {
+        return Translating::read(job, draft, call.cx);
+    }
+    // A lack of memory is reported before an error in the body.
+    let scanned = came.and_then(|()| scanned.map_err(|Invalid(why)| Refusal::invalid_body(why)));
+    if complete && scanned.is_ok() {
+        job.request.read = call.cx.now.mono;
+    }
+    after_scan(job, draft, scanned, call)
+}
+
+/// A helper thread has scanned the body, see [`Translating::read`].
+#[cold]
+pub(crate) fn scanned(
+    job: &mut RequestJob,
+    mut draft: Outgoing,
+    scanned: Result<(), Invalid>,
+    call: &mut DriverCall,
+) -> NextStep {
+    job.request.read = call.cx.now.mono;
+    job.request.found.has_input = draft.scan.has_input();
+    let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
+    // The size of its tables was not known before.
+    let read = read.and_then(|()| job.request.keep(&mut draft, call));
+    after_scan(job, draft, read, call)
+}
+
+/// The step after the body was scanned.
+fn after_scan(
+    job: &mut RequestJob,
+    mut draft: Outgoing,
+    scanned: Result<(), Refusal>,
+    call: &mut DriverCall,
+) -> NextStep {
+    match scanned.and_then(|()| job.read(&mut draft, call)) {
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
         Ok(None) => NextStep::Write(draft),
         Ok(Some(shape)) => {
@@ -75,31 +108,10 @@ pub(crate) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool
             let _ = write!(call.out.bytes, "{{{object}\"input_tokens\":{count}}}");
             NextStep::Enter(State::Reading { draft }, Effect::Answer(Outcome::ok()))
         }
-        // A lack of memory was found before the body was judged.
-        Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, call.cx),
         Err(refusal) => {
             job.note_model(call.message.body);
             NextStep::refuse(draft, refusal)
         }
-    }
-}
-
-/// A helper thread has read the body again, see [`Translating::reread`].
-#[cold]
-pub(crate) fn reread(
-    job: &mut RequestJob,
-    mut draft: Outgoing,
-    scanned: Result<(), Invalid>,
-    call: &mut DriverCall,
-) -> NextStep {
-    call.cx.upstreams.requests.keep_work(&mut draft.scan);
-    job.request.read = call.cx.now.mono;
-    let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
-    // The second scan has tables of its own.
-    let read = read.and_then(|()| job.request.keep(&mut draft, call));
-    match read.and_then(|()| job.read(&mut draft, call)) {
-        Ok(_) => NextStep::Write(draft),
-        Err(refusal) => NextStep::refuse(draft, refusal),
     }
 }
 
@@ -143,46 +155,11 @@ pub(crate) fn first_target(
 }
 
 impl Request {
-    /// Reads more of the body, perhaps the last of it.
-    pub(crate) fn scan(
-        &mut self,
-        draft: &mut OutgoingRequest,
-        complete: bool,
-        call: &mut DriverCall,
-    ) -> Result<(), Refusal> {
-        let length = call.message.body.len() as u64;
-        let scanned = match (&draft.invalid, complete) {
-            (Some(_), _) => Ok(()),
-            (None, true) => draft.scan.finish(call.message.body),
-            (None, false) => draft.scan.feed(call.message.body),
-        };
-        if complete {
-            call.cx.upstreams.requests.keep_work(&mut draft.scan);
-        }
-        // Reported when the body is complete: the response must not depend on how its bytes arrived.
-        if let Err(Invalid(why)) = scanned {
-            draft.invalid = Some(why);
-        }
-        let body_timeout = self.setup.config.server.body_timeout;
-        if !complete && is_too_slow(length, call.cx.now.mono.micros_since(self.received), body_timeout) {
-            return Err(Refusal::body_too_slow("body_timeout", body_timeout));
-        }
-        if let Some(key) = self.found.key {
-            promise_body(draft, key, length, call.cx)?;
-        }
-        if !complete {
-            promise_named(self, draft, call.message.body, call.cx)?;
-        }
-        let storage = call.message.storage + draft.storage();
-        call.cx.memory.shares.came(&mut draft.promise, storage, &mut call.cx.memory.pool);
-        let is_form = draft.scan.form().is_some();
-        if let Some(why) = draft.invalid.take_if(|_| complete || is_form) {
-            return Err(Refusal::invalid_body(why));
-        }
-        if complete {
-            self.read = call.cx.now.mono;
-        }
-        Ok(())
+    /// More of the body has arrived. Only a form is read, and refused, before it is complete.
+    pub(crate) fn scan(&mut self, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
+        let scanned = draft.scan.feed(call.message.body);
+        came(self, draft, false, call)?;
+        scanned.map_err(|Invalid(why)| Refusal::invalid_body(why))
     }
 
     /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
@@ -198,6 +175,21 @@ impl Request {
         }
         Ok(())
     }
+}
+
+/// More of the body has arrived, perhaps the last of it: reserves memory for it.
+fn came(request: &Request, draft: &mut OutgoingRequest, complete: bool, call: &mut DriverCall) -> Result<(), Refusal> {
+    let length = call.message.body.len() as u64;
+    let body_timeout = request.setup.config.server.body_timeout;
+    if !complete && is_too_slow(length, call.cx.now.mono.micros_since(request.received), body_timeout) {
+        return Err(Refusal::body_too_slow("body_timeout", body_timeout));
+    }
+    if let Some(key) = request.found.key {
+        promise_body(draft, key, length, call.cx)?;
+    }
+    let storage = call.message.storage + draft.storage();
+    call.cx.memory.shares.came(&mut draft.promise, storage, &mut call.cx.memory.pool);
+    Ok(())
 }
 
 /// True if `bytes` of a body are too few after this time to wait for the rest of it.

@@ -1,7 +1,7 @@
-//! Waits for a helper thread that writes a long body for the chosen target.
+//! Waits for a helper thread that reads a long body, or writes it for the chosen target.
 
 use super::build::Wanted;
-use super::reading::reread;
+use super::reading::scanned;
 use crate::dialect::{Invalid, OwnedTarget, RequestTarget};
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{DriverCall, Effect, Flow, Translate};
@@ -38,13 +38,14 @@ impl Translating {
         NextStep::Enter(State::Translating(Translating { serial, promise, failed, by }), effect)
     }
 
-    /// Has the complete body of a chat request read again, as a responses request.
+    /// Has a complete body read by a helper thread: a long one, or that of a chat request which has to be read again as
+    /// a responses request.
     #[cold]
-    pub(crate) fn reread(job: &mut RequestJob, mut draft: Outgoing, cx: &mut Cx) -> NextStep {
-        job.request.found.has_input = true;
+    pub(crate) fn read(job: &mut RequestJob, mut draft: Outgoing, cx: &mut Cx) -> NextStep {
         let by = cx.now.mono.after(job.request.setup.config.server.body_timeout);
+        let from = job.request.endpoint().map_or(Shape::Chat, |endpoint| endpoint.shape);
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
-        let effect = Effect::Translate(Box::new(Translate { draft, from: Shape::Responses, target: None, serial }));
+        let effect = Effect::Translate(Box::new(Translate { draft, from, target: None, serial }));
         NextStep::Enter(State::Translating(Translating { serial, promise, failed: None, by }), effect)
     }
 
@@ -58,7 +59,7 @@ impl Translating {
         }
     }
 
-    /// A helper thread has translated the request, or read it again.
+    /// A helper thread has translated the request, or read it.
     pub(crate) fn translated(
         self,
         job: &mut RequestJob,
@@ -68,7 +69,7 @@ impl Translating {
     ) -> NextStep {
         draft.promise = self.promise;
         if job.request.asked.is_none() {
-            return reread(job, draft, built, call);
+            return scanned(job, draft, built, call);
         }
         if let Some(wanted) = job.attempt.wanted(&job.request) {
             job.notes.note_dropped(&job.request, &draft, &wanted, &call.message);
