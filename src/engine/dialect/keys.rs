@@ -3,7 +3,7 @@
 //! Owns the names. Must never copy a value. Called by the taps, which read every event once.
 
 use crate::wire::Span;
-use crate::wire::json::{Scanner, Stop, Token, Visitor};
+use crate::wire::json::{self, Stop, Token, Visitor};
 
 macro_rules! names {
     ($($name:ident = $text:literal,)*) => {
@@ -127,7 +127,7 @@ type ValueSink<'a> = dyn FnMut(&[u8], &[K], Token, Span) + 'a;
 /// copy of the scanner serves all callers.
 #[cold]
 pub(super) fn each_value(document: &[u8], each: &mut ValueSink<'_>) {
-    let _ = Scanner::new().finish(document, &mut Walk::new(each));
+    let _ = json::scan(document, &mut Walk::new(each));
 }
 
 impl<F: FnMut(&[u8], &[K], Token, Span)> Visitor for Walk<F> {

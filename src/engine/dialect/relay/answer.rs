@@ -17,7 +17,7 @@ use crate::dialect::translate::answer::streamed::streamed_response;
 use crate::dialect::translate::answer::whole::WholeAnswer;
 use crate::dialect::translate::answer::{AnswerTemplates, read_stream, reply};
 use crate::dialect::usage::{ChatUsage, ObservedUsage, Reported, tokens};
-use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_escaped};
+use crate::wire::json::{self, Raw, Stop, Token, Visitor, linear, write_escaped};
 use crate::wire::{ModelEndpoint, Passthrough, Span};
 
 /// Results of one scan of an answer.
@@ -225,7 +225,7 @@ fn read(
 ) -> Result<ObservedUsage, Broken> {
     let _linear = linear(body.len());
     let mut notes = Notes::new(endpoint);
-    let scanned = Scanner::new().finish(body, &mut notes);
+    let scanned = json::scan(body, &mut notes);
     // By reference: moving all positions out would copy them.
     let (seen, usage) = (&notes.seen, &notes.usage);
     let (streams_it, repeats) = with_format!(endpoint.shape, F => (F::STREAM_HAS_ANSWER, F::REPEATS_REQUEST));

@@ -20,7 +20,7 @@ use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::responses::write_stream::ResponsesWriter;
 use crate::dialect::tokens::Estimator;
 use crate::dialect::usage::{ObservedUsage, Reported};
-use crate::wire::json::{Raw, Scanner, Token, key, members};
+use crate::wire::json::{self, Raw, Token, key, members};
 use crate::wire::{ModelEndpoint, Span};
 use lanes::skip::to_either;
 use seen::EventScan;
@@ -371,7 +371,7 @@ impl Tap {
                 relayed.feed_json(seen.text.of(buf));
             }
         });
-        let scanned = Scanner::new().finish(data, &mut walk);
+        let scanned = json::scan(data, &mut walk);
         if scanned.is_err() || seen.places.is_too_many() || !data.trim_ascii_start().starts_with(b"{") {
             // The event may be read again with whole characters.
             self.relayed = before;

@@ -22,7 +22,7 @@ pub(crate) use plain::PlainMessage;
 
 use super::tokens::{CountLater, PromptTokens};
 use crate::dialect::passthrough::form::RequestForm;
-use crate::wire::json::{Raw, ScanError, Scanner};
+use crate::wire::json::{self, Raw, ScanError};
 use crate::wire::{ModelEndpoint, Passthrough};
 use checks::Checks;
 
@@ -114,7 +114,7 @@ impl RequestScan {
             return form.feed(body, true, &mut self.fields, &mut self.tokens);
         }
         let mut checks = Checks::new(self.endpoint, &mut self.fields, &mut self.tokens);
-        match Scanner::new().finish(body, &mut checks) {
+        match json::scan(body, &mut checks) {
             Ok(()) => {}
             Err(ScanError::Syntax(syntax)) => return Err(Invalid(syntax.to_string())),
             Err(ScanError::Stopped) => return Err(checks.refusal()),
