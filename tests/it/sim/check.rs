@@ -198,8 +198,9 @@ fn may_be_answered(kind: Kind, status: u16) -> bool {
         Kind::Models | Kind::Quota => matches!(status, 200 | 401 | 408 | 503),
         Kind::Root => matches!(status, 200 | 408 | 503),
         Kind::BadKey => matches!(status, 401 | 408 | 503),
-        Kind::UnknownModel => matches!(status, 404 | 401 | 408 | 429 | 503),
-        Kind::BadJson => matches!(status, 400 | 401 | 408 | 429 | 503),
+        // 504: a helper thread takes too long to read the body.
+        Kind::UnknownModel => matches!(status, 404 | 401 | 408 | 429 | 503 | 504),
+        Kind::BadJson => matches!(status, 400 | 401 | 408 | 429 | 503 | 504),
         Kind::TooLarge => matches!(status, 413 | 401 | 408 | 503),
         Kind::NotHttp => matches!(status, 400 | 408),
         Kind::Mangled | Kind::Form => true,
