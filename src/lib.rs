@@ -96,7 +96,7 @@
 //! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; `dialect/translate/answer/whole.rs`; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
 //! | an API format | `Shape` in `wire/endpoint.rs`, its rows in `dialect/format.rs`, a folder of `dialect`; see `dialect/mod.rs` |
 //! | a state of a request | `gateway/exchange/state.rs`, its arms in `gateway/exchange/dispatch.rs`, its rows in `gateway/exchange/transitions.rs` |
-//! | a field that is validated | `dialect/request/members.rs`, `dialect/request/checks.rs` |
+//! | a field that is validated | `dialect/request/members.rs`, `dialect/request/body.rs`, `dialect/chat/check.rs` |
 //! | a setting | its row in the table of its section, such as `policy/config/server.rs`; its page by `BLESS=1 cargo test --test it docs::`, with an example in `tests/it/docs/examples.rs` if its default is none |
 //! | a form of a list of models | `cli/discover.rs` (reading), `policy/discover.rs`; `gateway/upkeep/listing.rs`, `policy/config/fill.rs` (results) |
 //! | an error | its constructor in `policy/refusal.rs`, the code that raises it; advice for the client in `tests/it/docs/errors.rs` (`BLESS=1` writes the page) |

@@ -11,7 +11,7 @@ use super::neutral::conversation::Conversation;
 use super::neutral::naming::TranslationState;
 use super::relay::StreamFormat;
 use super::relay::own::Own;
-use super::request::{Fields, Invalid, Name, PresentMembers};
+use super::request::{Fields, Invalid, Name, Place, PresentMembers, Reading};
 use super::translate::answer::hole::AnswerHole;
 use super::translate::answer::whole::WholeAnswer;
 use super::translate::facts::RequestFacts;
@@ -25,6 +25,8 @@ use std::borrow::Cow;
 pub(super) trait Format {
     /// Properties of its requests.
     const REQUESTS: RequestFacts;
+    /// Lists of a request whose items are read.
+    const LISTS: &'static [Name];
     /// Members of a complete answer with its content and with its finish reason.
     const LIST: (&'static str, K);
     const ENDING: (&'static str, K);
@@ -70,6 +72,12 @@ pub(super) trait Format {
 
     /// Refusal of a request that lacks a required member.
     fn missing(present: PresentMembers) -> Option<String>;
+
+    /// Checks an item of such a list, and counts it. False if it is not sent to an upstream of the same format.
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid>;
+
+    /// Notes what another member means for the request.
+    fn note_member(name: Name, value: Raw<'_>, fields: &mut Fields);
 
     /// True if a list or an object in this member of a request becomes part of the prompt in addition to conversation
     /// and tools.

@@ -52,7 +52,7 @@ pub use neutral::naming::TranslationState;
 pub use passthrough::form::{FormWriter, RequestForm};
 pub use relay::cost::write_cost;
 pub use relay::{rejected, whole};
-pub use request::{Fields, Invalid, RequestScan};
+pub use request::{Fields, Invalid, RequestScan, reading_work};
 pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::own_events::{failure, opening};

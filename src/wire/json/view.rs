@@ -46,6 +46,11 @@ fn number_of(digits: &[u8]) -> Option<u64> {
     Some(value)
 }
 
+/// Maximum bytes of a word that is compared: the longest words of the formats have about forty.
+const WORD_MAX: usize = 63;
+/// Bytes of the longest escape of one byte.
+const ESCAPE_MAX: usize = 6;
+
 /// Decodes a string with escapes.
 #[cold]
 fn decoded(raw: &[u8]) -> Vec<u8> {
@@ -119,10 +124,17 @@ impl<'a> Raw<'a> {
         Cow::Owned(String::from_utf8_lossy(&decoded(raw)).into_owned())
     }
 
-    /// Returns the bytes of a string, to be compared with words of a format, whatever its spelling.
+    /// Returns the bytes of a string, to be compared with words of a format, whatever its spelling. One that is too long
+    /// for a word stays as written.
     #[inline]
     pub fn word(self) -> Option<Cow<'a, [u8]>> {
-        self.string().map(|raw| if has_escape(raw) { Cow::Owned(decoded(raw)) } else { Cow::Borrowed(raw) })
+        let is_spelt = |raw: &[u8]| raw.len() <= ESCAPE_MAX * WORD_MAX && has_escape(raw);
+        self.string().map(|raw| if is_spelt(raw) { Cow::Owned(decoded(raw)) } else { Cow::Borrowed(raw) })
+    }
+
+    /// True for a string or an array, such as a text in one piece or in parts.
+    pub fn is_string_or_array(self) -> bool {
+        matches!(self.kind(), ValueKind::String | ValueKind::Array)
     }
 
     /// True if this is the string `text`.

@@ -118,6 +118,29 @@ fn request_of_many_small_items_is_translated_by_a_helper_thread() {
     }
 }
 
+#[test]
+fn body_of_many_small_values_is_read_by_a_helper_thread() {
+    let text = format!("\"{}\"", "a".repeat(200_000));
+    let tools = format!("[{}{{}}]", "{},".repeat(60_000));
+    let numbers = format!("[{{\"a\":[{}1]}}]", "1,".repeat(60_000));
+    for (member, value, is_long) in [("user", &text, false), ("tools", &tools, true), ("tools", &numbers, true)] {
+        let mut rig = Rig::with(1, &[("server", "max_body = \"16MiB\""), ("server", "max_buffered = \"64MiB\"")]);
+        rig.world.hold_work = true;
+        let key = rig.keys.texts["k0"].clone();
+        let ask = "\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]";
+        let body = format!("{{{ask},\"{member}\":{value}}}");
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n");
+        rig.send("c", format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
+        assert_eq!(
+            (rig.world.works.len(), rig.asked().len()),
+            (usize::from(is_long), usize::from(!is_long)),
+            "{member}"
+        );
+        rig.world.work().unwrap();
+        assert_eq!(rig.asked().len(), 1, "{}", rig.got("c"));
+    }
+}
+
 const MIB: usize = 1 << 20;
 
 /// Returns a gateway with 64 MiB of buffers, of which one key may use 16 MiB. Its helper threads do nothing until the

@@ -1,5 +1,6 @@
 //! OpenAI Chat Completions: its requests, streams and complete answers.
 
+mod check;
 pub(super) mod custom_tools;
 pub(super) mod read_request;
 pub(super) mod read_stream;
@@ -21,7 +22,7 @@ use super::neutral::naming::TranslationState;
 use super::reasons::{REASONS_MAX, first, reason};
 use super::relay::own::Own;
 use super::relay::{StreamFormat, is_relayed_text};
-use super::request::{Fields, Invalid, Name, PresentMembers};
+use super::request::{Fields, Invalid, Name, Place, PresentMembers, Reading};
 use super::translate::answer::hole::AnswerHole;
 use super::translate::answer::whole::WholeAnswer;
 use super::translate::facts::{BytesEach, RequestFacts};
@@ -46,6 +47,7 @@ impl Format for Chat {
         strict_by_rules: true,
         distinct_ids: false,
     };
+    const LISTS: &'static [Name] = check::LISTS;
     const LIST: (&'static str, K) = ("choices", K::Choices);
     const ENDING: (&'static str, K) = ("", K::Item);
     const REPLACED: &'static [(K, Own)] = &[(K::Object, Own::Object), (K::Created, Own::Created)];
@@ -72,6 +74,14 @@ impl Format for Chat {
     fn missing(present: PresentMembers) -> Option<String> {
         let required = if present.is_empty { "" } else { "required, " };
         (!present.conversation).then(|| format!("messages: {required}expected an array of at least one message"))
+    }
+
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+        check::check_item(place, item, reading)
+    }
+
+    fn note_member(name: Name, value: Raw<'_>, fields: &mut Fields) {
+        check::note_member(name, value, fields);
     }
 
     fn is_read_by_model(name: Name) -> bool {

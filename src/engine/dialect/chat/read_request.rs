@@ -9,11 +9,12 @@ use crate::dialect::neutral::conversation::{
     Block, Conversation, Effort, OutputFormat, Role, Schema, Tool, ToolCall, ToolChoice, ToolResult, Tools, Turn,
 };
 use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, respelt};
+use crate::dialect::request::refuse;
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::translate::bounds::{stops, too_many, tool_name_fits};
 use crate::dialect::translate::media::{chat_file, chat_image};
 use crate::dialect::translate::schema::SCHEMA_MAX;
-use crate::dialect::translate::source::{MARKS, Message, SourceRequest, refuse};
+use crate::dialect::translate::source::{MARKS, Message, SourceRequest};
 use crate::wire::json::{Raw, ValueKind};
 use std::borrow::Cow;
 use std::collections::BTreeSet;

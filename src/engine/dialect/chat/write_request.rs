@@ -10,9 +10,10 @@ use crate::dialect::neutral::conversation::{
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, chat_id};
 use crate::dialect::neutral::{JsonText, is_blank};
 use crate::dialect::request::Invalid;
+use crate::dialect::request::refuse;
 use crate::dialect::translate::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::translate::schema::{is_strict, write_parameters};
-use crate::dialect::translate::source::{SourceRequest, as_users, refuse};
+use crate::dialect::translate::source::{SourceRequest, as_users};
 use crate::wire::json::{
     Inside, Quoted, Raw, compact, item, key, member_count, member_inside, member_string, put, write_escaped,
     write_inside,

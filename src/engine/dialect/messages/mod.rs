@@ -1,9 +1,9 @@
 //! Anthropic Messages: its requests, streams and complete answers.
 
+mod check;
 pub(super) mod read_request;
 pub(super) mod read_stream;
 mod replay;
-pub(super) mod unsigned;
 mod write_answer;
 pub(super) mod write_request;
 pub(super) mod write_stream;
@@ -20,7 +20,7 @@ use super::neutral::naming::TranslationState;
 use super::reasons::{last, only, reason};
 use super::relay::StreamFormat;
 use super::relay::own::{IDENTITY, Own};
-use super::request::{Fields, Invalid, Name, PresentMembers};
+use super::request::{Fields, Invalid, Name, Place, PresentMembers, Reading};
 use super::translate::answer::hole::AnswerHole;
 use super::translate::answer::whole::WholeAnswer;
 use super::translate::facts::{BytesEach, RequestFacts};
@@ -49,6 +49,7 @@ impl Format for Messages {
         strict_by_rules: false,
         distinct_ids: true,
     };
+    const LISTS: &'static [Name] = check::LISTS;
     const LIST: (&'static str, K) = ("content", K::Content);
     const ENDING: (&'static str, K) = ("stop_reason", K::StopReason);
     const REPLACED: &'static [(K, Own)] = &[];
@@ -75,6 +76,14 @@ impl Format for Messages {
     fn missing(present: PresentMembers) -> Option<String> {
         let no_bound = || "max_tokens: required, expected an integer of at least 1".to_owned();
         Chat::missing(present).or_else(|| (!present.max_tokens).then(no_bound))
+    }
+
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+        check::check_item(place, item, reading)
+    }
+
+    fn note_member(name: Name, value: Raw<'_>, fields: &mut Fields) {
+        check::note_member(name, value, fields);
     }
 
     fn is_read_by_model(name: Name) -> bool {
@@ -153,8 +162,8 @@ impl Format for Messages {
     }
 
     /// Reasoning without a signature.
-    fn cuts<'a>(body: &[u8], fields: &'a Fields, _takes: &Capabilities) -> Result<Cow<'a, [Span]>, Invalid> {
-        Ok(if fields.cuts.is_empty() { Cow::default() } else { unsigned::cuts(body, fields) })
+    fn cuts<'a>(_body: &[u8], fields: &'a Fields, _takes: &Capabilities) -> Result<Cow<'a, [Span]>, Invalid> {
+        Ok(Cow::Borrowed(&fields.cuts))
     }
 
     fn hole(path: &[K], token: Token) -> Option<AnswerHole> {

@@ -8,10 +8,11 @@ use crate::dialect::neutral::conversation::{
 };
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::neutral::{JsonText, is_blank};
+use crate::dialect::request::refuse;
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::translate::bounds::{stops, tool_name_fits};
 use crate::dialect::translate::media::{messages_document, messages_image, search_result};
-use crate::dialect::translate::source::{Message, SourceRequest, refuse};
+use crate::dialect::translate::source::{Message, SourceRequest};
 use crate::wire::json::{self, Raw, ValueKind};
 use std::borrow::Cow;
 

@@ -14,10 +14,11 @@ use crate::dialect::neutral::conversation::{
 use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, messages_id};
 use crate::dialect::neutral::{JsonText, is_blank};
 use crate::dialect::request::Invalid;
+use crate::dialect::request::refuse;
 use crate::dialect::translate::bounds::too_many;
 use crate::dialect::translate::ids::CallIds;
 use crate::dialect::translate::schema::{may_close, write_closed, write_free, write_input_schema};
-use crate::dialect::translate::source::{SourceRequest, as_users, refuse, write_user};
+use crate::dialect::translate::source::{SourceRequest, as_users, write_user};
 use crate::wire::json::{self, Inside, Number, Quoted, Raw, item, key, member_string, put};
 use std::borrow::Cow;
 

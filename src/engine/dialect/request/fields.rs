@@ -1,16 +1,22 @@
 //! Results of the scan of a request body, as positions in it; and the text of a refusal.
 //!
-//! Owns only these types. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
+//! Owns only these types. Must never hold a byte of the body. Filled in by `body`, read by `rewrite`, by the
 //! translation and by the gateway.
 
 use super::members::Name;
 use crate::base::limits::{NAME_BYTES_MAX, PARTS_MAX, TOOLS_MAX};
 use crate::wire::Span;
 use crate::wire::json::{has_escape, unescape};
+use std::fmt::Display;
 
 /// Reason why a body is refused, in the client's terms: names the field by its path and states what was expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid(pub String);
+
+/// The refusal of what is at `path`.
+pub(crate) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
+    Err(Invalid(format!("{path}: expected {expected}")))
+}
 
 /// Required members that a complete request has.
 #[derive(Copy, Clone)]
@@ -207,39 +213,11 @@ impl Fields {
         self.prompts() * u64::from(self.generated_per_text.max(self.answers_per_text).max(1))
     }
 
+    /// Forgets everything and keeps the storage.
     pub(crate) fn reset(&mut self) {
-        // Field by field: assigning a new value as a whole would copy it twice.
-        let Fields {
-            model,
-            stream,
-            include_usage,
-            max_tokens,
-            sets_bound,
-            client_tokens: _,
-            thread,
-            texts,
-            answers_per_text,
-            generated_per_text,
-            may_cost_more,
-            predicts,
-            adds_tools,
-            has_custom,
-            opening,
-            members,
-            has_odd,
-            cuts,
-            stored,
-            stored_beside,
-            messages,
-            inner,
-        } = self;
-        (*stored, *stored_beside) = (None, None);
-        (*messages, *inner) = (0, Inner::default());
-        (*model, *max_tokens, *texts, *answers_per_text, *generated_per_text) = (None, None, 0, 0, 0);
-        (opening.count, opening.ended) = (0, false);
-        (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
-        (*may_cost_more, *predicts, *has_custom, *sets_bound) = (false, false, false, false);
+        let Fields { mut members, mut cuts, .. } = std::mem::take(self);
         members.clear();
         cuts.clear();
+        *self = Fields { members, cuts, ..Fields::default() };
     }
 }

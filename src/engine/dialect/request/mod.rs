@@ -1,39 +1,61 @@
 //! Checks a complete request body of any format.
 //!
 //! Owns the classification of fields (specified, documented, denied, unknown) and the text of a refusal. Must never
-//! copy the body nor read it twice. Called by the gateway's admission. `rewrite` and the translation work from its
-//! notes.
+//! copy the body. Called by the gateway's admission. `rewrite` and the translation work from its notes.
 
+mod body;
 mod bound;
-mod checks;
 pub(super) mod fields;
 pub(super) mod leave;
 mod members;
+pub(super) mod part_names;
+pub(super) mod parts;
 mod plain;
+mod reading;
+mod relayed;
 pub(super) mod stored;
 mod table;
 
+pub(crate) use body::whole_number;
 pub(crate) use bound::lenient_bound_of;
 pub use fields::{Fields, Invalid};
-pub(crate) use fields::{Member, PresentMembers};
+pub(crate) use fields::{Member, PresentMembers, refuse};
 pub(crate) use leave::Leave;
 pub(crate) use members::{Class, Name};
+pub(crate) use part_names::PartName;
 pub(crate) use plain::PlainMessage;
+pub(crate) use reading::{Place, Reading};
 
 use super::tokens::{CountLater, PromptTokens};
 use crate::dialect::passthrough::form::RequestForm;
-use crate::wire::json::{self, Raw, ScanError};
+use crate::wire::json::{Raw, linear};
 use crate::wire::{ModelEndpoint, Passthrough};
-use checks::Checks;
 
 /// The bound on completion tokens in `value`, if it is usable.
 pub(crate) fn bound_of(value: &[u8]) -> Option<u64> {
-    checks::whole_number(Raw::new(value))
+    whole_number(Raw::new(value))
 }
 
 /// Number of answers that `value` requests; 0 if it has none.
 pub(crate) fn answers_of(value: &[u8]) -> u64 {
-    checks::answers(Raw::new(value)).into()
+    body::answers(Raw::new(value)).into()
+}
+
+/// Bytes of a long text that are read in the time that one value takes, at most.
+const VALUE_BYTES: usize = 16;
+/// Bytes of a body that is read quickly whatever its values are.
+const SMALL: usize = 16 * 1024;
+
+/// Bytes of a long text that are read in the time that `body` takes, at most: a body of many small values takes longer
+/// than others.
+#[inline]
+pub fn reading_work(body: &[u8]) -> usize {
+    if body.len() <= SMALL { body.len() } else { body.len() + VALUE_BYTES * most_values(body) }
+}
+
+/// Number of values in a body, at most: each follows a comma or an opening bracket.
+fn most_values(body: &[u8]) -> usize {
+    body.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count()
 }
 
 /// Scans one request body once it is complete; a form also while it arrives.
@@ -113,14 +135,11 @@ impl RequestScan {
         if let Some(form) = &mut self.form {
             return form.feed(body, true, &mut self.fields, &mut self.tokens);
         }
-        let mut checks = Checks::new(self.endpoint, &mut self.fields, &mut self.tokens);
-        match json::scan(body, &mut checks) {
-            Ok(()) => {}
-            Err(ScanError::Syntax(syntax)) => return Err(Invalid(syntax.to_string())),
-            Err(ScanError::Stopped) => return Err(checks.refusal()),
-        }
-        self.unknown = checks.unknown;
-        checks.finish().inspect_err(|_| self.has_input = checks.has_input(body))
+        let _linear = linear(body.len());
+        let mut reading = Reading::new(self.endpoint, body, &mut self.fields, &mut self.tokens);
+        reading.read()?;
+        self.unknown = reading.unknown;
+        reading.required().inspect_err(|_| self.has_input = reading.has_input())
     }
 
     /// True if the body of a chat request is one of the responses format: it has `input` in the place of messages, as

@@ -49,12 +49,6 @@ impl PlainMessage {
         self.role.len() == 4
     }
 
-    /// True for a message of the assistant.
-    #[inline(always)]
-    pub(crate) fn is_assistants(&self) -> bool {
-        self.role.len() == 9
-    }
-
     /// Offset after the message.
     #[inline(always)]
     pub(crate) fn end(&self) -> usize {

@@ -173,6 +173,7 @@ fn messages_requests_are_accepted_and_refused_by_their_paths() {
         (r#"[{"role":"user","content":null}]"#, "messages[0].content: expected a string or an array of content blocks"),
         (r#"[{"role":"user","content":[{"type":"text"},{}]}]"#, "messages[0].content[1].type: expected a string"),
         (r#"[{"role":"user","content":[{"type":7}]}]"#, "messages[0].content[0].type: expected a string"),
+        (r#"[{"role":"user","content":[{"type":"text","type":7}]}]"#, "messages[0].content[0].type: expected a string"),
         (r#"[{"role":"user","content":[{"deep":{"type":"text"}}]}]"#, "messages[0].content[0].type: expected a string"),
         (r#"[{"role":"user","content":["x"]}]"#, "messages[0].content[0]: expected an object"),
     ] {
@@ -276,6 +277,16 @@ fn model_is_found_also_when_escaped() {
 }
 
 #[test]
+fn model_before_an_error_is_known() {
+    for rest in ["\"x\":", "\"messages\":[7]}", "\"temperature\":9,\"messages\":[]}"] {
+        let (body, mut scan) = (format!("{{\"model\":\"m\",{rest}"), RequestScan::new());
+        scan.reset(ModelEndpoint::CHAT);
+        assert!(scan.finish(body.as_bytes()).is_err(), "{body}");
+        assert_eq!(scan.fields().model_name(body.as_bytes(), &mut Vec::new()), Some(&b"m"[..]), "{body}");
+    }
+}
+
+#[test]
 fn newer_bound_on_tokens_applies_if_usable() {
     let max = |rest: &str| chat(rest).unwrap().max_tokens;
     assert_eq!(max(r#""max_tokens":5,"max_completion_tokens":9,"#), Some(9));
@@ -306,6 +317,8 @@ fn body_that_is_not_a_json_object_is_refused() {
         ("\u{feff}{}", "invalid JSON at byte 0: expected a value"),
         ("{\"a\":1} x", "invalid JSON at byte 8: trailing bytes"),
         ("{\"a\":1,}", "invalid JSON at byte 7: expected a string as key"),
+        // The syntax is checked first.
+        ("{\"model\":7,\"model\":7", "invalid JSON at byte 20: unexpected end"),
     ] {
         assert_eq!(refused(check(ModelEndpoint::CHAT, body)), message, "{body}");
         assert_eq!(refused(check(ModelEndpoint::MESSAGES, body)), message, "{body}");

@@ -6,8 +6,7 @@
 
 use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::dialect::capabilities::Capabilities;
-use crate::dialect::request::stored::{is_free_in_tool, is_tool_id};
-use crate::dialect::request::{Fields, Invalid, Leave, Name};
+use crate::dialect::request::{Fields, Invalid, Leave, Name, PartName};
 use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped};
 
@@ -188,11 +187,12 @@ fn without_stored(bytes: &[u8], member: &[u8], is_id: bool) -> Option<usize> {
         Some(b'"') if is_id => None,
         Some(b'[') => Raw::walk(bytes, &mut |_, item| without_stored(item, member, is_id)),
         Some(b'{') => Raw::walk(bytes, &mut |key, value| {
-            if is_free_in_tool(key) {
-                return Some(Raw::first(value).bytes().len());
-            }
-            let is_own = eq_unescaped(key, "id") && eq_unescaped(member, "container");
-            without_stored(value, key, is_own || is_tool_id(key))
+            let is_id = match PartName::of(key) {
+                PartName::Schema => return Some(Raw::first(value).bytes().len()),
+                PartName::StoredId | PartName::StoredIds | PartName::Container => true,
+                name => name == PartName::Id && PartName::of(member) == PartName::Container,
+            };
+            without_stored(value, key, is_id)
         }),
         _ => Some(Raw::first(bytes).bytes().len()),
     }

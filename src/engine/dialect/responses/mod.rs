@@ -1,9 +1,9 @@
 //! OpenAI Responses: its requests, streams and complete answers.
 
+mod check;
 pub(super) mod echo;
 pub(super) mod hidden;
 pub(super) mod hosted_tools;
-pub(super) mod input;
 pub(super) mod read_request;
 pub(super) mod read_stream;
 mod replay;
@@ -23,7 +23,7 @@ use super::neutral::naming::TranslationState;
 use super::reasons::{last, only, reason};
 use super::relay::StreamFormat;
 use super::relay::own::{IDENTITY, Own};
-use super::request::{Fields, Invalid, Name, PresentMembers};
+use super::request::{Fields, Invalid, Name, Place, PresentMembers, Reading};
 use super::translate::answer::hole::AnswerHole;
 use super::translate::answer::whole::WholeAnswer;
 use super::translate::facts::{BytesEach, RequestFacts};
@@ -50,6 +50,7 @@ impl Format for Responses {
         strict_by_rules: true,
         distinct_ids: false,
     };
+    const LISTS: &'static [Name] = check::LISTS;
     const LIST: (&'static str, K) = ("output", K::Output);
     const ENDING: (&'static str, K) = ("status", K::Status);
     const REPLACED: &'static [(K, Own)] = &[(K::Store, Own::Store), (K::PreviousResponseId, Own::Previous)];
@@ -76,6 +77,14 @@ impl Format for Responses {
     fn missing(present: PresentMembers) -> Option<String> {
         let why = || "input: required, expected a string or an array of at least one object".to_owned();
         (!present.conversation).then(why)
+    }
+
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+        check::check_item(place, item, reading)
+    }
+
+    fn note_member(name: Name, value: Raw<'_>, fields: &mut Fields) {
+        check::note_member(name, value, fields);
     }
 
     fn is_read_by_model(name: Name) -> bool {

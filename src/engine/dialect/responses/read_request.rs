@@ -10,12 +10,13 @@ use crate::dialect::neutral::conversation::{
     AnswerSettings, Block, Conversation, Effort, OutputFormat, Role, ToolCall, ToolResult, Turn,
 };
 use crate::dialect::neutral::naming::TranslationState;
+use crate::dialect::request::refuse;
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::responses::echo;
 use crate::dialect::responses::tools::ToolNames;
 use crate::dialect::translate::media::{responses_file, responses_image};
 use crate::dialect::translate::schema::SCHEMA_MAX;
-use crate::dialect::translate::source::{MARKS, SourceRequest, refuse};
+use crate::dialect::translate::source::{MARKS, SourceRequest};
 use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;

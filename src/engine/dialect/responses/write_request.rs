@@ -7,9 +7,10 @@ use crate::dialect::neutral::conversation::{
 use crate::dialect::neutral::is_blank;
 use crate::dialect::neutral::naming::{TranslationState, responses_id};
 use crate::dialect::request::Invalid;
+use crate::dialect::request::refuse;
 use crate::dialect::translate::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::translate::schema::is_strict;
-use crate::dialect::translate::source::{SourceRequest, refuse};
+use crate::dialect::translate::source::SourceRequest;
 use crate::wire::json::{
     Inside, Quoted, Raw, item, key, member_count, member_inside, member_string, put, write_inside,
 };

@@ -207,7 +207,7 @@ fn file_by_id_is_refused() {
     let shot = value!({"type": "computer_screenshot", "file_id": "file-other"});
     for (item, path) in [
         (value!({"type": "computer_call_output", "call_id": "c", "output": shot}), "input[0].output.file_id"),
-        (value!({"type": "x", "output": [{"y": {"file_id": "f"}}]}), "input[0].output[0].file_id"),
+        (value!({"type": "x", "output": [{"y": {"file_id": "f"}}]}), "input[0].output[0].y.file_id"),
         (value!({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}), "input[0].content[0].file_id"),
         (value!({"type": "input_image", "role": "user", "file_id": "f"}), "input[0].file_id"),
     ] {

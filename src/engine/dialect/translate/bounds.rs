@@ -5,9 +5,9 @@
 //! translation builds them: a route within one format passes them on as bytes.
 
 use super::facts::RequestFacts;
-use super::source::refuse;
 use crate::base::buf::BLOCK;
 use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOLS_MAX};
+use crate::dialect::request::refuse;
 use crate::dialect::request::{Fields, Invalid};
 use crate::wire::json::Raw;
 

@@ -2,11 +2,11 @@
 //!
 //! Owns the mapping. Must never fetch anything: a URL is passed on, never opened.
 
-use super::source::refuse;
 use crate::base::base64;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, Media};
 use crate::dialect::request::Invalid;
+use crate::dialect::request::refuse;
 use crate::wire::json::{Inside, Raw, item, put, unescape, write_escaped};
 use std::borrow::Cow;
 use std::fmt::Display;

@@ -26,11 +26,12 @@ use crate::dialect::dispatch::with_format;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{AnswerSettings, Conversation};
 use crate::dialect::neutral::naming::{TranslationState, hash};
+use crate::dialect::request::refuse;
 use crate::dialect::request::{Fields, Invalid, Name, RequestScan};
 use crate::wire::Shape;
 use crate::wire::json::{Raw, linear};
 use facts::RequestFacts;
-use source::{SourceRequest, refuse};
+use source::SourceRequest;
 use std::borrow::Cow;
 use std::cell::Cell;
 

@@ -3,11 +3,11 @@
 //! Owns the renaming; [`TranslationState`] restores the client's names in the answer. Must never give two tools the
 //! same name.
 
-use super::source::refuse;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, Conversation, Schema, Tool, ToolChoice};
 use crate::dialect::neutral::naming::{TranslationState, respelt, takes_name, tool_name};
 use crate::dialect::request::Invalid;
+use crate::dialect::request::refuse;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -7,13 +7,12 @@ use crate::base::digest::{hex_into, sha256};
 use crate::dialect::capabilities::Capabilities;
 use crate::dialect::neutral::conversation::{Block, CacheBreakpoint, Turn};
 use crate::dialect::neutral::{JsonText, is_blank};
-use crate::dialect::request::{Class, Fields, Invalid, Name, PlainMessage};
+use crate::dialect::request::{Class, Fields, Name, PlainMessage};
 use crate::dialect::tokens::CountLater;
 use crate::wire::json::{Raw, write_inside};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::fmt::Display;
 
 /// A key for a conversation that reveals nothing of it: hexadecimal digits.
 pub type CacheKey = [u8; 32];
@@ -212,10 +211,6 @@ pub(crate) fn as_users(turn: &Turn<'_>) -> JsonText<'static> {
     }
     text.extend_from_slice(b"</developer_message>");
     Cow::Owned(text)
-}
-
-pub(crate) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
-    Err(Invalid(format!("{path}: expected {expected}")))
 }
 
 /// Appends the string `raw` if it has at most `most` characters, otherwise its SHA-256 in hexadecimal.

@@ -2,7 +2,7 @@
 
 use super::build::promise_translation;
 use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, UPLOAD_HOLD};
-use crate::dialect::Invalid;
+use crate::dialect::{Invalid, reading_work};
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{DriverCall, Effect, Outcome};
 use crate::gateway::exchange::job::RequestJob;
@@ -60,7 +60,7 @@ fn begin_form(draft: &mut OutgoingRequest, passthrough: Passthrough, bytes: &[u8
 /// `complete` is false for a form of which enough has arrived.
 pub(crate) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool, call: &mut DriverCall) -> NextStep {
     let body = call.message.body;
-    let is_long = call.cx.is_long(body.len()) && draft.scan.form().is_none();
+    let is_long = call.cx.is_long(reading_work(body)) && draft.scan.form().is_none();
     let scanned = if complete && !is_long { draft.scan.finish(body) } else { Ok(()) };
     let came = if complete { came(&job.request, &mut draft, true, call) } else { Ok(()) };
     if complete && came.is_ok() && (is_long || draft.scan.has_input()) {

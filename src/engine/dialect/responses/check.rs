@@ -1,0 +1,90 @@
+//! Checks the items of the input and the tools of a responses request.
+//!
+//! Reasoning that Tollgate carries for targets of another format is left out on a route within one format. Tollgate
+//! stores no responses, so a reference to a stored one is refused with a message that says what to send instead.
+
+use crate::dialect::neutral::carrier;
+use crate::dialect::request::parts::{OTHER, Rules};
+use crate::dialect::request::{Fields, Invalid, Name, PartName, Place, Reading};
+use crate::wire::json::{Raw, ValueKind, eq_unescaped};
+
+pub const LISTS: &[Name] = &[Name::Input, Name::Tools];
+
+const ITEM: Rules = Rules {
+    chosen: false,
+    is_stored: |_, name, _| name == PartName::StoredId,
+    // Citations in an answer only repeat an id, and definitions of tools name no objects.
+    is_free: |depth, name| match name {
+        PartName::Arguments | PartName::Tools => depth == 3,
+        PartName::Annotations => matches!(depth, 4 | 5),
+        _ => false,
+    },
+    counts: |depth, _| (u32::from(matches!(depth, 4 | 6)), 0),
+};
+/// Only tools that name no stored object are sent. The tools of a namespace count, too.
+const TOOL: Rules = Rules { counts: |depth, _| (0, u32::from(matches!(depth, 4 | 6))), ..OTHER };
+
+pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+    if item.kind() != ValueKind::Object {
+        return place.refuse("an object");
+    }
+    if place.list == Name::Input {
+        return input(place, item, reading);
+    }
+    let mut is_typed = false;
+    for (_, kind) in item.members().filter(|(key, _)| eq_unescaped(key, "type")) {
+        is_typed = kind.string().is_some();
+        reading.fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom"));
+    }
+    if !is_typed {
+        return place.refuse_at(format_args!(".type"), "a string");
+    }
+    reading.walk(place, item, &TOOL);
+    Ok(true)
+}
+
+/// False for reasoning of a target of another format.
+fn input<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+    let [kind, role, content, call_id, name, id, sealed, tools] =
+        item.pick(["type", "role", "content", "call_id", "name", "id", "encrypted_content", "tools"]);
+    let is_text = |value: Option<Raw<'_>>| value.and_then(Raw::string).is_some();
+    place.check_parts(content)?;
+    if kind.is_some() && !is_text(kind) {
+        return place.refuse_at(format_args!(".type"), "a string");
+    }
+    let is_bare = kind.is_none() && role.is_none() && content.is_none();
+    let mut goes = true;
+    match kind.and_then(Raw::word).as_deref().unwrap_or(b"message") {
+        b"message" if !(is_bare && is_text(id)) => check_message(place, role, content)?,
+        b"message" | b"item_reference" => {
+            return place.refuse(
+                "the item itself, not a reference: Tollgate stores no responses; send the whole conversation in \
+                 input; AI SDK: set store to false",
+            );
+        }
+        b"function_call" | b"custom_tool_call" if !is_text(call_id) => {
+            return place.refuse_at(format_args!(".call_id"), "a string");
+        }
+        b"function_call" | b"custom_tool_call" if !is_text(name) => {
+            return place.refuse_at(format_args!(".name"), "a string");
+        }
+        b"reasoning" => goes = !sealed.and_then(Raw::string).is_some_and(carrier::is_ours),
+        _ => {}
+    }
+    reading.fields.adds_tools |= tools.is_some_and(|tools| tools.kind() == ValueKind::Array);
+    reading.message(place, item, &ITEM);
+    Ok(goes)
+}
+
+fn check_message(place: Place, role: Option<Raw<'_>>, content: Option<Raw<'_>>) -> Result<(), Invalid> {
+    let role = role.and_then(Raw::word).unwrap_or_default();
+    if !matches!(&*role, b"user" | b"assistant" | b"system" | b"developer") {
+        return place.refuse_at(format_args!(".role"), "one of user, assistant, system, developer");
+    }
+    match content.map_or(&*role == b"assistant", Raw::is_string_or_array) {
+        true => Ok(()),
+        false => place.refuse_at(format_args!(".content"), "a string or an array of objects"),
+    }
+}
+
+pub fn note_member(_name: Name, _value: Raw<'_>, _fields: &mut Fields) {}
