@@ -8,7 +8,7 @@ use super::settings::kinds::{Kind, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
 use super::upstream_limits::{Timeouts, UpstreamLimits};
-use super::vendors::Rules;
+use super::vendors::VendorRules;
 use super::vendors::capabilities::{Capabilities, TOKENS_MAX};
 use crate::base::time::Unix;
 use crate::base::words;
@@ -344,7 +344,7 @@ pub struct Target {
     /// Accounts that its attempts count in; `None` if neither it nor its provider nor its credential has limits.
     pub accounts: Option<Arc<TargetAccounts>>,
     /// Capabilities and rules of the model there: its own settings, then the table of vendors.
-    pub rules: Arc<Rules>,
+    pub rules: Arc<VendorRules>,
 }
 
 /// Accounts that the attempts at a target count in.

@@ -10,7 +10,7 @@ use crate::policy::catalog::{CATALOG_MAX, Catalog, IndexByName, Model, SHARE, Ta
 use crate::policy::discover::{Discover, DiscoveredModel, Listed};
 use crate::policy::plan::caps::Caps;
 use crate::policy::upstream_limits::Timeouts;
-use crate::policy::vendors::Rules;
+use crate::policy::vendors::VendorRules;
 use crate::policy::vendors::capabilities::Capabilities;
 use crate::wire::ModelEndpoint;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Config {
         let most = CATALOG_MAX.min(hand + self.server.bounds.listed);
         // A name or alias of a configured model must never mean another model.
         let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
-        let mut all_rules: Vec<Arc<Rules>> = Vec::new();
+        let mut all_rules: Vec<Arc<VendorRules>> = Vec::new();
         let mut taken = IndexByName::with_hasher(known.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(discover) = &provider.discover else { continue };
@@ -102,7 +102,7 @@ impl Config {
 }
 
 /// Shares equal rules: most models of a provider have the same.
-fn known_rules(all: &mut Vec<Arc<Rules>>, rules: Rules) -> Arc<Rules> {
+fn known_rules(all: &mut Vec<Arc<VendorRules>>, rules: VendorRules) -> Arc<VendorRules> {
     match all.iter().find(|known| ***known == rules) {
         Some(known) => known.clone(),
         None => {
@@ -118,7 +118,7 @@ fn discovered(
     (index, provider): (usize, &Provider),
     listed: &Listed,
     discover: &Discover,
-    rules: Arc<Rules>,
+    rules: Arc<VendorRules>,
 ) -> Model {
     let (model, context) = (listed.model.clone(), listed.context.unwrap_or(discover.context));
     let label = format!("{}/{model}", provider.name);

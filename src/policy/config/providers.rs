@@ -11,7 +11,7 @@ use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::upstream_limits::UpstreamLimits;
 use crate::policy::usage::CostSource;
-use crate::policy::vendors::{Place, Vendors};
+use crate::policy::vendors::{VendorPlace, Vendors};
 use crate::wire::{ModelEndpoint, Shape};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -261,9 +261,9 @@ impl Provider {
     }
 
     /// What the table of vendors compares of it.
-    pub fn place(&self) -> Place<'_> {
+    pub fn place(&self) -> VendorPlace<'_> {
         let (vendor, says_vendor, near) = (self.vendor.as_deref(), self.says_vendor, self.is_near());
-        Place { vendor, says_vendor, host: &self.host, shape: self.shape, near }
+        VendorPlace { vendor, says_vendor, host: &self.host, shape: self.shape, near }
     }
 
     /// True if it is on the local network, by the host of its `base_url`: a loopback, private or link-local address, a
@@ -392,7 +392,7 @@ fn read_one(
     let (base_url, path) = paths(shape, &base);
     let vendor = own.or_else(|| vendors.of_host(&base.host).map(Arc::from));
     let near = is_near(&base.host);
-    let place = Place { vendor: vendor.as_deref(), says_vendor, host: &base.host, shape, near };
+    let place = VendorPlace { vendor: vendor.as_deref(), says_vendor, host: &base.host, shape, near };
     let identity = vendors.identity(&place);
     Some(Provider {
         telemetry: identity.telemetry.as_deref().unwrap_or(&name).into(),

@@ -8,7 +8,7 @@ pub mod capabilities;
 mod pattern;
 mod row;
 
-pub use row::{Identity, Place, RequestRules, Rules, VendorRow};
+pub use row::{Identity, RequestRules, VendorPlace, VendorRow, VendorRules};
 
 use self::capabilities::Capabilities;
 use super::settings::reader::{Reader, Section, Source};
@@ -103,18 +103,18 @@ impl Vendors {
     }
 
     /// Keeps only the rows that can match a provider at one of these places.
-    pub fn keep_for(&mut self, places: &[Place<'_>]) {
+    pub fn keep_for(&mut self, places: &[VendorPlace<'_>]) {
         self.rows.retain(|row| row.is_own || places.iter().any(|place| row.fits_place(place)));
     }
 
     /// Returns the properties of the vendor as a whole.
-    pub fn identity(&self, place: &Place<'_>) -> Identity {
+    pub fn identity(&self, place: &VendorPlace<'_>) -> Identity {
         let mut found = Identity::default();
         self.identities_at(place).for_each(|row| fill(&mut found, &row.identity));
         found
     }
 
-    fn identities_at<'a>(&'a self, place: &'a Place<'_>) -> impl Iterator<Item = &'a VendorRow> + Clone {
+    fn identities_at<'a>(&'a self, place: &'a VendorPlace<'_>) -> impl Iterator<Item = &'a VendorRow> + Clone {
         self.rows.iter().map(|row| &**row).filter(move |row| row.is_of_vendor() && row.fits_place(place))
     }
 
@@ -125,8 +125,8 @@ impl Vendors {
     }
 
     /// Returns the properties of the model that is called `model` at a place. `own`: the model's settings.
-    pub fn rules(&self, place: &Place<'_>, model: &str, own: &Capabilities) -> Rules {
-        let mut rules = Rules { capabilities: *own, ..Rules::default() };
+    pub fn rules(&self, place: &VendorPlace<'_>, model: &str, own: &Capabilities) -> VendorRules {
+        let mut rules = VendorRules { capabilities: *own, ..VendorRules::default() };
         for row in self.matching(place, model) {
             fill(&mut rules.capabilities, &row.rules.capabilities);
             fill(&mut rules.requests, &row.rules.requests);
@@ -135,7 +135,7 @@ impl Vendors {
     }
 
     /// Explains the properties of a target.
-    pub fn explain(&self, place: &Place<'_>, model: &str, own: &Capabilities) -> Vec<Explained> {
+    pub fn explain(&self, place: &VendorPlace<'_>, model: &str, own: &Capabilities) -> Vec<Explained> {
         let mut all = Vec::new();
         explain(&mut all, None, self.identities_at(place).map(|row| (row, &row.identity)));
         let matching = || self.matching(place, model);
@@ -144,7 +144,11 @@ impl Vendors {
         all
     }
 
-    fn matching<'a>(&'a self, place: &'a Place<'_>, model: &'a str) -> impl Iterator<Item = &'a VendorRow> + Clone {
+    fn matching<'a>(
+        &'a self,
+        place: &'a VendorPlace<'_>,
+        model: &'a str,
+    ) -> impl Iterator<Item = &'a VendorRow> + Clone {
         self.rows.iter().map(|row| &**row).filter(move |row| row.fits(place, model))
     }
 }

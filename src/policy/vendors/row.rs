@@ -50,15 +50,15 @@ section! {
         /// A user's message may directly follow a tool's (shape `chat`). If false, a text in a translated request
         /// continues the tool's message, and before attachments the assistant says `OK.`.
         pub user_after_tool: Option<bool> = None, Or(Flag, "true"), Live;
-        /// Exact number of letters and digits in the id of a tool call (shape `chat`). Other ids in a translated request
-        /// are replaced.
+        /// Exact number of letters and digits in the id of a tool call (shape `chat`). Other ids in a translated
+        /// request are replaced.
         pub call_id_length: Option<u8> = None, Or(Whole(8..=40), "any"), Live;
     }
 }
 
 /// What rows compare of a provider.
 #[derive(Copy, Clone, Debug)]
-pub struct Place<'a> {
+pub struct VendorPlace<'a> {
     /// Its vendor, if it is known.
     pub vendor: Option<&'a str>,
     /// The configuration names the vendor.
@@ -73,7 +73,7 @@ pub struct Place<'a> {
 
 /// Properties of a model at a provider.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Rules {
+pub struct VendorRules {
     /// Its capabilities.
     pub capabilities: Capabilities,
     /// Properties of requests to it.
@@ -110,7 +110,7 @@ pub struct VendorRow {
     /// Properties of the vendor.
     pub identity: Identity,
     /// Properties of the models.
-    pub rules: Rules,
+    pub rules: VendorRules,
 }
 
 impl VendorRow {
@@ -186,7 +186,7 @@ impl VendorRow {
     }
 
     /// True if it can match a model there.
-    pub fn fits_place(&self, place: &Place<'_>) -> bool {
+    pub fn fits_place(&self, place: &VendorPlace<'_>) -> bool {
         let is_vendors = self.names.is_empty() || self.names.iter().any(|name| place.vendor == Some(name));
         // A provider that says whose API it has may be at any host.
         let is_at_host = self.hosts.is_empty()
@@ -197,7 +197,7 @@ impl VendorRow {
     }
 
     /// True if it matches a model there, by the whole name or by what follows its last `/`.
-    pub fn fits(&self, place: &Place<'_>, model: &str) -> bool {
+    pub fn fits(&self, place: &VendorPlace<'_>, model: &str) -> bool {
         let last = model.rsplit('/').next().unwrap_or(model);
         let is_model = |pattern: &Pattern| pattern.fits(model) || pattern.fits(last);
         self.fits_place(place) && (self.models.is_empty() || self.models.iter().any(is_model))

@@ -124,8 +124,8 @@ impl<'a> Raw<'a> {
         Cow::Owned(String::from_utf8_lossy(&decoded(raw)).into_owned())
     }
 
-    /// Returns the bytes of a string, to be compared with words of a format, whatever its spelling. One that is too long
-    /// for a word stays as written.
+    /// Returns the bytes of a string, to be compared with words of a format, whatever its spelling. One that is too
+    /// long for a word stays as written.
     #[inline]
     pub fn word(self) -> Option<Cow<'a, [u8]>> {
         let is_spelt = |raw: &[u8]| raw.len() <= ESCAPE_MAX * WORD_MAX && has_escape(raw);

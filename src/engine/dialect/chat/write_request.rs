@@ -149,8 +149,8 @@ fn write_turn(
     Ok(())
 }
 
-/// Separates a user's content from the tool's message before it, which a vendor refuses to be followed by a user's. True
-/// if nothing is left to write: texts continue the tool's message. Before anything else, the assistant says a word.
+/// Separates a user's content from the tool's message before it, which a vendor refuses to be followed by a user's.
+/// True if nothing is left to write: texts continue the tool's message. Before other content the assistant says a word.
 fn part_from_tool(turn: &Turn<'_>, out: &mut Vec<u8>) -> bool {
     let has_media = |block: &Block<'_>| match block {
         Block::Media(_) => true,

@@ -6,6 +6,7 @@
 use super::fields::{Fields, Invalid, Member, PresentMembers, refuse};
 use super::leave::Leave;
 use super::members::{Class, Name};
+use super::numbers::{short, whole_number};
 use super::plain::PlainMessage;
 use super::reading::{Place, Reading};
 use super::stored;
@@ -17,8 +18,6 @@ use crate::wire::{ModelEndpoint, Operation, Span};
 
 /// Bytes of a member that is rewritten for a provider with the client's own API: `include`, `stream_options`.
 const REWRITTEN_MAX: usize = 64 * 1024;
-/// Longest number in bytes that is parsed. A longer one is not a number.
-const NUMBER_BYTES_MAX: usize = 1024;
 
 const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
 
@@ -396,29 +395,6 @@ fn rule(name: Name) -> Option<(Rule, &'static str)> {
 /// The inside of a string that is a member's value.
 pub(super) fn inside_of(member: &Member) -> Span {
     Span { start: member.value.start + 1, end: member.value.end - 1 }
-}
-
-/// A whole number of 1 or more.
-#[inline]
-pub(crate) fn whole_number(raw: Raw<'_>) -> Option<u64> {
-    short(raw).and_then(Raw::integer).filter(|count| *count >= 1)
-}
-
-/// Number of answers requested, read as leniently as some servers do, which accept `"2"` as a number. 0 if absent.
-pub(super) fn answers(raw: Raw<'_>) -> u32 {
-    // A number that is too long to read counts as the maximum: a server may read it.
-    if raw.bytes().len() > 8 * NUMBER_BYTES_MAX {
-        return u32::MAX;
-    }
-    let text = raw.text();
-    let value = text.as_ref().map_or(raw, |text| Raw::new(text.trim().trim_start_matches('+').as_bytes()));
-    let Some(number) = short(value) else { return u32::MAX };
-    u32::try_from(number.integer().unwrap_or(0)).unwrap_or(u32::MAX)
-}
-
-/// The value, if it is short enough to be a number.
-fn short(raw: Raw<'_>) -> Option<Raw<'_>> {
-    (raw.bytes().len() <= NUMBER_BYTES_MAX).then_some(raw)
 }
 
 /// True for a number from 0 to `most`.

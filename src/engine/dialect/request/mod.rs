@@ -8,6 +8,7 @@ mod bound;
 pub(super) mod fields;
 pub(super) mod leave;
 mod members;
+mod numbers;
 pub(super) mod part_names;
 pub(super) mod parts;
 mod plain;
@@ -16,12 +17,12 @@ mod relayed;
 pub(super) mod stored;
 mod table;
 
-pub(crate) use body::whole_number;
 pub(crate) use bound::lenient_bound_of;
 pub use fields::{Fields, Invalid};
 pub(crate) use fields::{Member, PresentMembers, refuse};
 pub(crate) use leave::Leave;
 pub(crate) use members::{Class, Name};
+pub(crate) use numbers::whole_number;
 pub(crate) use part_names::PartName;
 pub(crate) use plain::PlainMessage;
 pub(crate) use reading::{Place, Reading};
@@ -38,7 +39,7 @@ pub(crate) fn bound_of(value: &[u8]) -> Option<u64> {
 
 /// Number of answers that `value` requests; 0 if it has none.
 pub(crate) fn answers_of(value: &[u8]) -> u64 {
-    body::answers(Raw::new(value)).into()
+    numbers::answers(Raw::new(value)).into()
 }
 
 /// Bytes of a long text that are read in the time that one value takes, at most.

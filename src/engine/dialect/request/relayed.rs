@@ -1,8 +1,9 @@
 //! The members of a pass-through request, by the table of its endpoint.
 
-use super::body::{answers, inside_of, whole_number};
+use super::body::inside_of;
 use super::fields::{Invalid, Member, refuse};
 use super::members::Name;
+use super::numbers::{answers, whole_number};
 use super::reading::{Place, Reading};
 use crate::dialect::chat::Chat;
 use crate::dialect::format::Format as _;
