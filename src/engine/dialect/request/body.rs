@@ -147,7 +147,7 @@ impl<'a> Reading<'a, '_> {
             self.fields.cuts.sort_unstable_by_key(|cut| cut.start);
         }
         match member.name {
-            Name::Tools => self.fields.inner.add(0, index),
+            Name::Tools => self.fields.tools += index,
             Name::Stop => {}
             _ => self.fields.messages += index,
         }

@@ -20,7 +20,7 @@ const WITH_TEXTS: [Name; 6] =
 impl Fields {
     /// Tokens in addition to those of the texts of a conversation.
     pub(super) fn around_most(&self, body: &[u8]) -> u64 {
-        let items = u64::from(self.messages) + u64::from(self.inner.parts()) + 1;
+        let items = u64::from(self.messages) + u64::from(self.parts) + 1;
         let has_texts = self.adds_tools || self.members.iter().any(|member| WITH_TEXTS.contains(&member.name));
         let is_known = |tool: &Raw<'_>| {
             let kind = tool.get("type");
@@ -28,7 +28,7 @@ impl Fields {
         };
         let tools = self.members.iter().filter(|member| member.name == Name::Tools);
         let known = tools.flat_map(|member| Raw::new(member.value.of(body)).items()).filter(is_known).count() as u64;
-        let tools = u64::from(self.inner.tools()) * EACH_TOOL + known * EACH_KNOWN_TOOL;
+        let tools = u64::from(self.tools) * EACH_TOOL + known * EACH_KNOWN_TOOL;
         items * EACH_MESSAGE + tools + if has_texts { WITH_TOOLS } else { 0 }
     }
 

@@ -4,7 +4,7 @@
 //! translation and by the gateway.
 
 use super::members::Name;
-use crate::base::limits::{NAME_BYTES_MAX, PARTS_MAX, TOOLS_MAX};
+use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::Span;
 use crate::wire::json::{has_escape, unescape};
 use std::fmt::Display;
@@ -83,33 +83,6 @@ impl Opening {
     }
 }
 
-/// Counts of parts and of tools in one word, since every waiting request has them. Both saturate far above their
-/// bounds.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Inner(u32);
-
-impl Inner {
-    const TOOL_BITS: u32 = 14;
-    const TOOLS_END: u32 = (1 << Inner::TOOL_BITS) - 1;
-    const PARTS_END: u32 = (1 << (32 - Inner::TOOL_BITS)) - 1;
-
-    pub(crate) fn tools(self) -> u32 {
-        self.0 & Inner::TOOLS_END
-    }
-
-    pub(crate) fn parts(self) -> u32 {
-        self.0 >> Inner::TOOL_BITS
-    }
-
-    pub(crate) fn add(&mut self, parts: u32, tools: u32) {
-        let parts = self.parts().saturating_add(parts).min(Inner::PARTS_END);
-        let tools = self.tools().saturating_add(tools).min(Inner::TOOLS_END);
-        self.0 = parts << Inner::TOOL_BITS | tools;
-    }
-}
-
-const _: () = assert!(Inner::TOOLS_END as usize > TOOLS_MAX && Inner::PARTS_END as usize > PARTS_MAX);
-
 /// Facts about a request for the gateway.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
@@ -145,7 +118,8 @@ pub struct Fields {
     /// Counted items that a translation has to build: messages, items of the input and blocks of the system prompt;
     /// parts, calls and results in them; and tools.
     pub(crate) messages: u32,
-    pub(crate) inner: Inner,
+    pub(crate) parts: u32,
+    pub(crate) tools: u32,
     /// Beginning of the conversation.
     pub(crate) opening: Opening,
     pub(crate) members: Vec<Member>,

@@ -6,8 +6,6 @@ use crate::wire::Span;
 /// item remains.
 #[derive(Debug, Default)]
 pub(crate) struct Leave {
-    /// Start of the current item.
-    start: u32,
     /// End of the last item, and of the last one that remains.
     end: u32,
     kept: Option<u32>,
@@ -16,34 +14,22 @@ pub(crate) struct Leave {
 }
 
 impl Leave {
-    /// Begins an item at `start`.
-    pub(crate) fn open(&mut self, start: u32) {
-        self.start = start;
-    }
-
-    /// Ends an item before `end`; `leaves`: it is omitted.
+    /// Notes the next item; `leaves`: it is omitted.
     #[inline]
-    pub(crate) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
-        self.end = end;
+    pub(crate) fn item(&mut self, item: Span, leaves: bool, cuts: &mut Vec<Span>) {
+        self.end = item.end;
         if !leaves {
             if let Some(start) = self.pending.take() {
-                cuts.push(Span { start, end: self.start });
+                cuts.push(Span { start, end: item.start });
             }
-            self.kept = Some(end);
+            self.kept = Some(item.end);
             return;
         }
         match (self.kept, cuts.last_mut()) {
-            (Some(kept), Some(last)) if last.start == kept => last.end = end,
-            (Some(kept), _) => cuts.push(Span { start: kept, end }),
-            (None, _) => self.pending = self.pending.or(Some(self.start)),
+            (Some(kept), Some(last)) if last.start == kept => last.end = item.end,
+            (Some(kept), _) => cuts.push(Span { start: kept, end: item.end }),
+            (None, _) => self.pending = self.pending.or(Some(item.start)),
         }
-    }
-
-    /// Notes a whole item.
-    #[inline]
-    pub(crate) fn item(&mut self, item: Span, leaves: bool, cuts: &mut Vec<Span>) {
-        self.open(item.start);
-        self.close(item.end, leaves, cuts);
     }
 
     /// Ends the list.

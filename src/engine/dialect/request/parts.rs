@@ -245,7 +245,8 @@ impl<'a> ItemWalk<'a, '_, '_> {
         }
         if is_object {
             let (parts, tools) = (self.rules.counts)(at.depth, at.free);
-            self.reading.fields.inner.add(parts, tools);
+            self.reading.fields.parts += parts;
+            self.reading.fields.tools += tools;
         }
         let mut own = Around::new(if is_object { bytes } else { b"" });
         let chosen = at.chosen || !at.name.has_parts();

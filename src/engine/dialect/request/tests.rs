@@ -552,7 +552,7 @@ fn rewritten_members_are_bounded() {
 fn items_that_a_translation_builds_are_counted() {
     let counts = |shape, body: &str| {
         let fields = check(shape, body).unwrap();
-        [fields.messages, fields.inner.parts(), fields.inner.tools()]
+        [fields.messages, fields.parts, fields.tools]
     };
     let chat = r#"{"messages":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
         {"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f"}},{"id":"d","function":{"name":"f"}}]}],

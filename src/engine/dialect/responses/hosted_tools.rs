@@ -41,7 +41,7 @@ pub fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec
     };
     let mut tools = OmittedTools { body, takes, cuts: Vec::new(), kept: 0, gone: 0, seen: 0 };
     // They are all checked here, on the event loop.
-    if fields.inner.tools() as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
+    if fields.tools as usize > TOOLS_MAX || (fields.adds_tools && fields.messages as usize > MESSAGES_MAX) {
         return too_long();
     }
     tools.list(value(Name::Tools, "tools"), true, is_sent);

@@ -17,7 +17,7 @@ const TOOL_NAME_MAX: usize = 1024;
 /// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
 pub(crate) fn structure(format: &RequestFacts, fields: &Fields) -> Result<usize, Invalid> {
     let (list, each) = (format.list(), &format.bytes_each);
-    let (messages, tools, parts) = (fields.messages, fields.inner.tools(), fields.inner.parts());
+    let (messages, tools, parts) = (fields.messages, fields.tools, fields.parts);
     for (count, most, path) in [(messages, MESSAGES_MAX, list), (tools, TOOLS_MAX, "tools")] {
         if count as usize > most {
             return too_many(path, most, "");
@@ -59,7 +59,7 @@ pub fn most_text(body: &[u8], fields: &Fields) -> usize {
     const AROUND: usize = 160;
     // Including the schema of a tool that takes free text.
     const AROUND_TOOL: usize = 320;
-    let items = fields.messages as usize + fields.inner.parts() as usize;
+    let items = fields.messages as usize + fields.parts as usize;
     let doubled = body.iter().filter(|byte| matches!(byte, b'"' | b'\\')).count();
-    body.len() + doubled + items * AROUND + fields.inner.tools() as usize * AROUND_TOOL + BLOCK
+    body.len() + doubled + items * AROUND + fields.tools as usize * AROUND_TOOL + BLOCK
 }
