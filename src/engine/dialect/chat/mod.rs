@@ -1,4 +1,7 @@
 //! OpenAI Chat Completions: its requests, streams and complete answers.
+//!
+//! Owns the constants of the format, and what is cut or replaced in a request that is passed on: the role `developer`,
+//! missing thought signatures.
 
 mod check;
 pub(super) mod custom_tools;

@@ -56,7 +56,10 @@ pub fn reading_work(body: &[u8]) -> usize {
 
 /// Number of values in a body, at most: each follows a comma or an opening bracket.
 fn most_values(body: &[u8]) -> usize {
-    body.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count()
+    // In blocks whose counts fit a byte, so that many bytes are compared at a time.
+    let begins = |byte: &u8| u8::from(*byte == b',') + u8::from(*byte == b'[') + u8::from(*byte == b'{');
+    let count = |block: &[u8]| usize::from(block.iter().map(begins).fold(0u8, u8::wrapping_add));
+    body.chunks(usize::from(u8::MAX)).map(count).sum()
 }
 
 /// Scans one request body once it is complete; a form also while it arrives.
