@@ -73,8 +73,9 @@ pub(super) trait Format {
     /// Refusal of a request that lacks a required member.
     fn missing(present: PresentMembers) -> Option<String>;
 
-    /// Checks an item of such a list, and counts it. False if it is not sent to an upstream of the same format.
-    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid>;
+    /// Checks an item of such a list, and counts it. `item`: its bytes and those behind it. Returns its length, and
+    /// before that false if it is not sent to an upstream of the same format.
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid>;
 
     /// Notes what another member means for the request.
     fn note_member(name: Name, value: Raw<'_>, fields: &mut Fields);

@@ -3,7 +3,7 @@
 use crate::dialect::request::parts::{BLOCK, Rules, TOOL, is_free_in_message, is_stored_in_message};
 use crate::dialect::request::{Fields, Invalid, Name, Place, Reading, whole_number};
 use crate::wire::Span;
-use crate::wire::json::{Raw, ValueKind, eq_unescaped};
+use crate::wire::json::{Raw, ValueKind};
 
 /// Lists whose items are read.
 pub const LISTS: &[Name] = &[Name::Messages, Name::System, Name::Tools, Name::Stop];
@@ -14,21 +14,43 @@ const MESSAGE: Rules = Rules {
     is_free: is_free_in_message,
     // Parts and calls, and the parts of a result.
     counts: |depth, _| (u32::from(matches!(depth, 4 | 6)), 0),
+    ..BLOCK
 };
 
-/// Checks an item of such a list, and counts it. False if it is not sent to an upstream of the same format.
-pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
-    match place.list {
+/// The rules for a tool: both `function` and `custom` always run at the client, in any format and with any other
+/// members. A tool of another type may run at the provider.
+const CHAT_TOOL: Rules = Rules {
+    typed: |_, kind, fields| match kind.string() {
+        Some(b"function") => {}
+        // The rewriter moves its members to the place where the target expects them.
+        Some(b"custom") => (fields.has_custom, fields.has_odd) = (true, true),
+        _ => fields.may_cost_more = true,
+    },
+    ..TOOL
+};
+
+pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
+    let length = match place.list {
         Name::Messages => message(place, item, reading)?,
-        Name::Tools => tool(place, item, reading)?,
-        Name::Stop if item.string().is_none() => return place.refuse("a string"),
-        Name::Stop => {}
-        _ => reading.walk(place, item, &BLOCK),
-    }
-    Ok(true)
+        Name::Tools if item.kind() != ValueKind::Object => return place.refuse("an object"),
+        Name::Tools => {
+            let walked = reading.walk(place, item, &CHAT_TOOL);
+            reading.fields.may_cost_more |= !walked.is_typed;
+            walked.length
+        }
+        Name::Stop => {
+            let word = Raw::front(item.bytes());
+            if word.string().is_none() {
+                return place.refuse("a string");
+            }
+            word.bytes().len()
+        }
+        _ => reading.walk(place, item, &BLOCK).length,
+    };
+    Ok((true, length))
 }
 
-fn message<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(), Invalid> {
+fn message<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<usize, Invalid> {
     if item.kind() != ValueKind::Object {
         return place.refuse("an object");
     }
@@ -48,29 +70,7 @@ fn message<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Re
         let role = role.and_then(Raw::string).unwrap_or_default();
         reading.fields.cuts.push(Span::of_part(reading.body, role));
     }
-    reading.message(place, item, &MESSAGE);
-    Ok(())
-}
-
-/// Both `function` and `custom` always run at the client, in any format and with any other members. A tool of another
-/// type may run at the provider.
-fn tool<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(), Invalid> {
-    if item.kind() != ValueKind::Object {
-        return place.refuse("an object");
-    }
-    let mut is_own = false;
-    for (_, kind) in item.members().filter(|(key, _)| eq_unescaped(key, "type")) {
-        is_own = kind.string().is_some();
-        match kind.string() {
-            Some(b"function") => {}
-            // The rewriter moves its members to the place where the target expects them.
-            Some(b"custom") => (reading.fields.has_custom, reading.fields.has_odd) = (true, true),
-            _ => reading.fields.may_cost_more = true,
-        }
-    }
-    reading.fields.may_cost_more |= !is_own;
-    reading.walk(place, item, &TOOL);
-    Ok(())
+    Ok(reading.message(place, item, &MESSAGE))
 }
 
 /// Notes what a member means that is not checked.

@@ -79,7 +79,7 @@ impl Format for Chat {
         (!present.conversation).then(|| format!("messages: {required}expected an array of at least one message"))
     }
 
-    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
         check::check_item(place, item, reading)
     }
 

@@ -23,16 +23,28 @@ const MESSAGE: Rules = Rules {
         5.. if !free => (2, 0),
         _ => (0, 0),
     },
+    ..BLOCK
 };
 
-pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+/// The rules for a tool. One without a type is one of the client, and `custom` is, too.
+const MESSAGES_TOOL: Rules = Rules {
+    typed: |place, kind, fields| {
+        fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom"));
+        if kind.is("mcp_toolset") {
+            // A toolset of an MCP server that is configured in the provider's account.
+            fields.names_stored(format_args!("{place}.type"), "mcp_toolset");
+        }
+    },
+    ..TOOL
+};
+
+pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
     match place.list {
-        Name::Messages => return message(place, item, reading),
-        Name::System if !is_text_block(item) => return place.refuse("a text block"),
-        Name::System => reading.walk(place, item, &BLOCK),
-        _ => tool(place, item, reading),
+        Name::Messages => message(place, item, reading),
+        Name::System if !is_text_block(item) => place.refuse("a text block"),
+        Name::System => Ok((true, reading.walk(place, item, &BLOCK).length)),
+        _ => Ok((true, reading.walk(place, item, &MESSAGES_TOOL).length)),
     }
-    Ok(true)
 }
 
 fn is_text_block(item: Raw<'_>) -> bool {
@@ -41,7 +53,7 @@ fn is_text_block(item: Raw<'_>) -> bool {
 }
 
 /// False if all blocks of the message are left out: an upstream refuses a message without blocks.
-fn message<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+fn message<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
     if item.kind() != ValueKind::Object {
         return place.refuse("an object");
     }
@@ -70,20 +82,7 @@ fn message<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Re
     if !content.is_some_and(Raw::is_string_or_array) {
         return place.refuse_at(format_args!(".content"), "a string or an array of content blocks");
     }
-    reading.message(place, item, &MESSAGE);
-    Ok(goes)
-}
-
-/// A tool without a type is one of the client, and `custom` is, too.
-fn tool<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) {
-    for (_, kind) in item.members().filter(|(key, _)| eq_unescaped(key, "type")) {
-        reading.fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom"));
-        if kind.is("mcp_toolset") {
-            // A toolset of an MCP server that is configured in the provider's account.
-            reading.fields.names_stored(format_args!("{place}.type"), "mcp_toolset");
-        }
-    }
-    reading.walk(place, item, &TOOL);
+    Ok((goes, reading.message(place, item, &MESSAGE)))
 }
 
 pub fn note_member(name: Name, value: Raw<'_>, fields: &mut Fields) {

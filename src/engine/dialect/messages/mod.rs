@@ -78,7 +78,7 @@ impl Format for Messages {
         Chat::missing(present).or_else(|| (!present.max_tokens).then(no_bound))
     }
 
-    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+    fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
         check::check_item(place, item, reading)
     }
 

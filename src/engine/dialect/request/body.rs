@@ -120,23 +120,23 @@ impl<'a> Reading<'a, '_> {
         let (mut items, end) = (list.items(), member.end());
         let (mut index, mut leave, mut leaves) = (0, Leave::default(), false);
         loop {
-            let plain = items.read(|rest| {
-                if !is_conversation {
+            let place = Place { list: member.name, index };
+            let item = items.read(|rest| {
+                if matches!(rest.first(), None | Some(b']')) {
                     return None;
                 }
-                let message = PlainMessage::at(rest, 0, |text| string_end(rest, text))?;
                 let start = end - rest.len();
-                Some((Span::new(start, start + message.end()), message.end()))
+                let plain =
+                    if is_conversation { PlainMessage::at(rest, 0, |text| string_end(rest, text)) } else { None };
+                let checked = match plain {
+                    Some(message) => Ok((true, message.end())),
+                    None => with_format!(self.endpoint.shape, F => F::check_item(place, Raw::of_value(rest), self)),
+                };
+                let length = checked.as_ref().map_or(0, |(_, length)| *length);
+                Some((checked.map(|(goes, length)| (Span::new(start, start + length), goes)), length))
             });
-            let (span, goes) = match plain {
-                Some(span) => (span, true),
-                None => {
-                    let Some(item) = items.next() else { break };
-                    let place = Place { list: member.name, index };
-                    let goes = with_format!(self.endpoint.shape, F => F::check_item(place, item, self))?;
-                    (Span::of_part(self.body, item.bytes()), goes)
-                }
-            };
+            let Some(item) = item else { break };
+            let (span, goes) = item?;
             leave.item(span, !goes, &mut self.fields.cuts);
             leaves |= !goes;
             index += 1;

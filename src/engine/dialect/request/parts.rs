@@ -4,13 +4,14 @@
 //! chooses the names of members, so a name alone never makes a string cheap: that needs a part of the right type, and
 //! that part must be an item of a conversation. Strings anywhere else are text that a model may read.
 
+use super::fields::Fields;
 use super::members::Name;
 use super::part_names::{ESCAPE_MAX, PartName, known};
 use super::reading::{Place, Reading};
 use super::stored;
 use crate::dialect::tokens::{CountedMedia, FILE_TOKENS_MAX, IMAGE_TOKENS, LATER_BYTES_MAX, MESSAGE_TOKENS};
 use crate::wire::Span;
-use crate::wire::json::{Raw, Run, ValueKind, has_escape, runs};
+use crate::wire::json::{Raw, Run, ValueKind, has_escape, runs, string_end};
 
 /// Bytes of a file per token; a page of a PDF costs some thousand tokens.
 const FILE_BYTES_PER_TOKEN: u64 = 20;
@@ -37,13 +38,28 @@ pub(crate) struct Rules {
     /// Parts, and tools, that a translation may make of an object at a depth, 2 for the item itself; the last is true
     /// in a member that names no objects.
     pub(crate) counts: fn(usize, bool) -> (u32, u32),
+    /// Notes what a `type` of the item itself means.
+    pub(crate) typed: fn(Place, Raw<'_>, &mut Fields),
+}
+
+/// Result of the walk of an item.
+pub(crate) struct Walked {
+    /// Bytes of the item.
+    pub(crate) length: usize,
+    /// The last `type` of the item itself is a string.
+    pub(crate) is_typed: bool,
 }
 
 /// The rules for blocks of a system prompt.
 pub(crate) const BLOCK: Rules = Rules { chosen: false, ..OTHER };
 /// The rules for anything else that a model reads.
-pub(crate) const OTHER: Rules =
-    Rules { chosen: true, is_stored: |_, _, _| false, is_free: |_, _| true, counts: |_, _| (0, 0) };
+pub(crate) const OTHER: Rules = Rules {
+    chosen: true,
+    is_stored: |_, _, _| false,
+    is_free: |_, _| true,
+    counts: |_, _| (0, 0),
+    typed: |_, _, _| {},
+};
 /// The rules for a tool in a chat or messages request.
 pub(crate) const TOOL: Rules = Rules {
     is_stored: |depth, name, around| match name {
@@ -191,18 +207,20 @@ struct ItemWalk<'a, 'r, 'f> {
     rules: &'static Rules,
     /// Strings held until their part ends: one that is not sealed, and one that is. A search result has both.
     held: [Option<HeldString<'a>>; 2],
+    /// The last `type` of the item itself is a string.
+    is_typed: bool,
 }
 
 impl<'a> Reading<'a, '_> {
-    /// Walks an item of the conversation.
-    pub(crate) fn message(&mut self, place: Place, item: Raw<'a>, rules: &'static Rules) {
+    /// Walks an item of the conversation, and returns its length. `item`: its bytes and those behind it.
+    pub(crate) fn message(&mut self, place: Place, item: Raw<'a>, rules: &'static Rules) -> usize {
         self.tokens.add(MESSAGE_TOKENS);
-        self.walk(place, item, rules);
+        self.walk(place, item, rules).length
     }
 
-    /// Walks another item of a list.
-    pub(crate) fn walk(&mut self, place: Place, item: Raw<'a>, rules: &'static Rules) {
-        self.walk_from(2, place, item, rules);
+    /// Walks another item of a list. `item`: its bytes and those behind it.
+    pub(crate) fn walk(&mut self, place: Place, item: Raw<'a>, rules: &'static Rules) -> Walked {
+        self.walk_from(2, place, item, rules)
     }
 
     /// Counts everything in a container that is a member's value.
@@ -210,11 +228,12 @@ impl<'a> Reading<'a, '_> {
         self.walk_from(1, Place { list: Name::Other, index: 0 }, value, &OTHER);
     }
 
-    fn walk_from(&mut self, depth: usize, place: Place, value: Raw<'a>, rules: &'static Rules) {
+    fn walk_from(&mut self, depth: usize, place: Place, value: Raw<'a>, rules: &'static Rules) -> Walked {
         let (name, around, chosen) = (PartName::Item, PartName::Item, rules.chosen);
         let at = At { depth, name, around, chosen, free: false, id: None, keys: [b"", b""], index: None };
-        let mut walk = ItemWalk { reading: self, place, rules, held: [None, None] };
-        walk.value(value.bytes(), at, [&mut Around::new(b""), &mut Around::new(b"")]);
+        let mut walk = ItemWalk { reading: self, place, rules, held: [None, None], is_typed: false };
+        let length = walk.value(value.bytes(), at, [&mut Around::new(b""), &mut Around::new(b"")]);
+        Walked { length: length.unwrap_or(value.bytes().len()), is_typed: walk.is_typed }
     }
 }
 
@@ -223,7 +242,7 @@ impl<'a> ItemWalk<'a, '_, '_> {
     /// around that.
     fn value(&mut self, bytes: &'a [u8], at: At<'a>, around: [&mut Around<'a>; 2]) -> Option<usize> {
         if matches!(bytes.first(), Some(b'{' | b'[')) {
-            return self.container(bytes, at, around);
+            return if at.chosen && at.free { self.texts(bytes, at.depth) } else { self.container(bytes, at, around) };
         }
         let scalar = Raw::front(bytes);
         if let (Some(_), Some(id)) = (scalar.string(), at.id) {
@@ -256,6 +275,11 @@ impl<'a> ItemWalk<'a, '_, '_> {
             let mut inside = inside;
             if is_object {
                 self.named(key, &mut inside);
+                if inside.depth == 3 && inside.name == PartName::Type {
+                    let kind = Raw::front(value);
+                    self.is_typed = kind.string().is_some();
+                    (self.rules.typed)(self.place, kind, self.reading.fields);
+                }
             } else if at.depth == 3 {
                 inside.index = Some(index);
                 index += 1;
@@ -268,6 +292,43 @@ impl<'a> ItemWalk<'a, '_, '_> {
             }
         }
         length
+    }
+
+    /// Counts the texts of a container whose names the client or a model has chosen, and that names no objects: nothing
+    /// else in it matters. Returns its length.
+    fn texts(&mut self, bytes: &'a [u8], depth: usize) -> Option<usize> {
+        let (mut at, mut open) = (0, 0);
+        loop {
+            match *bytes.get(at)? {
+                begin @ (b'{' | b'[') => {
+                    self.reading.tokens.mark();
+                    if begin == b'{' {
+                        let (parts, tools) = (self.rules.counts)(depth + open, true);
+                        self.reading.fields.parts += parts;
+                        self.reading.fields.tools += tools;
+                    }
+                    (open, at) = (open + 1, at + 1);
+                }
+                b'}' | b']' => {
+                    (open, at) = (open - 1, at + 1);
+                    if open == 0 {
+                        return Some(at);
+                    }
+                }
+                b'"' => {
+                    let end = string_end(bytes, at + 1)?;
+                    self.text(&bytes[at + 1..end], true);
+                    at = end + 1;
+                }
+                b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' => at += 1,
+                _ => {
+                    let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t');
+                    let end = at + bytes[at..].iter().position(is_end)?;
+                    self.text(&bytes[at..end], true);
+                    at = end;
+                }
+            }
+        }
     }
 
     /// Notes the name of a member.

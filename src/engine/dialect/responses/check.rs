@@ -6,7 +6,7 @@
 use crate::dialect::neutral::carrier;
 use crate::dialect::request::parts::{OTHER, Rules};
 use crate::dialect::request::{Fields, Invalid, Name, PartName, Place, Reading};
-use crate::wire::json::{Raw, ValueKind, eq_unescaped};
+use crate::wire::json::{Raw, ValueKind};
 
 pub const LISTS: &[Name] = &[Name::Input, Name::Tools];
 
@@ -20,31 +20,31 @@ const ITEM: Rules = Rules {
         _ => false,
     },
     counts: |depth, _| (u32::from(matches!(depth, 4 | 6)), 0),
+    ..OTHER
 };
 /// Only tools that name no stored object are sent. The tools of a namespace count, too.
-const TOOL: Rules = Rules { counts: |depth, _| (0, u32::from(matches!(depth, 4 | 6))), ..OTHER };
+const TOOL: Rules = Rules {
+    counts: |depth, _| (0, u32::from(matches!(depth, 4 | 6))),
+    typed: |_, kind, fields| fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom")),
+    ..OTHER
+};
 
-pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
     if item.kind() != ValueKind::Object {
         return place.refuse("an object");
     }
     if place.list == Name::Input {
         return input(place, item, reading);
     }
-    let mut is_typed = false;
-    for (_, kind) in item.members().filter(|(key, _)| eq_unescaped(key, "type")) {
-        is_typed = kind.string().is_some();
-        reading.fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom"));
-    }
-    if !is_typed {
+    let walked = reading.walk(place, item, &TOOL);
+    if !walked.is_typed {
         return place.refuse_at(format_args!(".type"), "a string");
     }
-    reading.walk(place, item, &TOOL);
-    Ok(true)
+    Ok((true, walked.length))
 }
 
 /// False for reasoning of a target of another format.
-fn input<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<bool, Invalid> {
+fn input<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
     let [kind, role, content, call_id, name, id, sealed, tools] =
         item.pick(["type", "role", "content", "call_id", "name", "id", "encrypted_content", "tools"]);
     let is_text = |value: Option<Raw<'_>>| value.and_then(Raw::string).is_some();
@@ -72,8 +72,7 @@ fn input<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Resu
         _ => {}
     }
     reading.fields.adds_tools |= tools.is_some_and(|tools| tools.kind() == ValueKind::Array);
-    reading.message(place, item, &ITEM);
-    Ok(goes)
+    Ok((goes, reading.message(place, item, &ITEM)))
 }
 
 fn check_message(place: Place, role: Option<Raw<'_>>, content: Option<Raw<'_>>) -> Result<(), Invalid> {
