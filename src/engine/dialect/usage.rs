@@ -1,7 +1,7 @@
 //! Token counts that an upstream reports, in the same terms for all formats.
 //!
 //! Owns the reading of counters. Must never add two reports up: all formats report totals so far. Called by
-//! [`super::relay`] and [`super::translate`], which pass the result to `gateway` for settling.
+//! [`super::relay`] and [`mod@super::translate`], which pass the result to `gateway` for settling.
 
 use super::keys::K;
 use super::tokens::Estimator;

@@ -395,7 +395,7 @@ fn read_one(
     let place = VendorPlace { vendor: vendor.as_deref(), says_vendor, host: &base.host, shape, near };
     let identity = vendors.identity(&place);
     Some(Provider {
-        telemetry: identity.telemetry.as_deref().unwrap_or(&name).into(),
+        telemetry: identity.telemetry.as_deref().unwrap_or(name).into(),
         name: name.into(),
         vendor,
         says_vendor,

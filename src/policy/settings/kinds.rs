@@ -232,7 +232,7 @@ impl Kind<Vec<[String; 2]>> for Pairs {
     }
 
     fn shown(&self, value: &Vec<[String; 2]>) -> Shown {
-        let pairs: Vec<String> = value.iter().map(|pair| quoted_list(pair)).collect();
+        let pairs: Vec<String> = value.iter().map(|pair| quoted_list(pair.as_slice())).collect();
         Shown::Value(format!("[{}]", pairs.join(", ")))
     }
 }

@@ -1,6 +1,6 @@
 //! Writes a complete answer as the chunks of a stream.
 //!
-//! Used if a chat provider answers a request for a stream with one JSON document, whatever the format of the client is.
+//! Used if a chat provider answers a request for a stream with one JSON document, whatever the client's format is.
 
 use crate::dialect::neutral::replay::word;
 use crate::wire::json::{Raw, ValueKind, item, key, member_count, members};

@@ -1,6 +1,6 @@
 //! Writes a complete answer as the events of a stream.
 //!
-//! Used if a messages provider answers a request for a stream with one JSON document, whatever the format of the client is.
+//! Used if a messages provider answers a request for a stream with one JSON document, whatever the client's format is.
 
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::replay::{begin, end, member, string, word};

@@ -45,7 +45,7 @@ pub(crate) fn answers_of(value: &[u8]) -> u64 {
 /// Bytes of a long text that are read in the time that one value takes, at most.
 const VALUE_BYTES: usize = 16;
 /// Bytes of a body that is read quickly whatever its values are.
-const SMALL: usize = 16 * 1024;
+const SMALL: usize = 32 * 1024;
 
 /// Bytes of a long text that are read in the time that `body` takes, at most: a body of many small values takes longer
 /// than others.

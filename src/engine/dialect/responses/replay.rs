@@ -1,6 +1,6 @@
 //! Writes a complete response as the events of a stream.
 //!
-//! Used if a responses provider answers a request for a stream with one JSON document, whatever the format of the client is.
+//! Used if a responses provider answers a request for a stream with one JSON document, whatever the client's format is.
 
 use super::read_stream::is_answer;
 use crate::dialect::neutral::replay::{begin, end, string};

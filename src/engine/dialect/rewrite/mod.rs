@@ -252,7 +252,7 @@ pub fn dropped<'a>(
     let is_read =
         move |name: Name| if translated { name.is_translated(endpoint.shape) } else { name.is_read(endpoint) };
     let may_go = move |member: &&Member| {
-        !is_read(member.name) || !(takes.drop_params.is_empty() && takes.rules.refuses.is_empty())
+        !is_read(member.name) || !takes.drop_params.is_empty() || !takes.rules.refuses.is_empty()
     };
     let goes = move |member: &&Member| match translated {
         true => {
