@@ -10,6 +10,10 @@ use crate::wire::Shape;
 
 /// Values of one selector.
 const PATTERNS_MAX: usize = 64;
+/// Names of the bound on completion tokens.
+const BOUNDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+/// Members that a translation can write without each other.
+const TOGETHER: [&str; 2] = ["temperature", "top_p"];
 
 section! {
     /// Properties of a vendor as a whole.
@@ -45,7 +49,7 @@ section! {
         /// Members that a translated request must not have, and that Tollgate must not add to any request.
         pub refuses: Vec<String> = Vec::new(), Words, Live;
         /// Pairs of members that a translated request must not have together; the first one is sent. Value: a list of
-        /// pairs.
+        /// pairs of `temperature` and `top_p`.
         pub never_together: Vec<[String; 2]> = Vec::new(), Pairs, Live;
         /// A user's message may directly follow a tool's (shape `chat`). If false, a text in a translated request
         /// continues the tool's message, and before attachments the assistant says `OK.`.
@@ -134,8 +138,27 @@ impl VendorRow {
         row.identity.read_rows(reader, s);
         row.rules.capabilities.read_rows(reader, s);
         row.rules.requests.read_rows(reader, s);
+        row.check(reader, s);
         s.finish(reader);
         row
+    }
+
+    /// Reports settings that could not have an effect, or would have a dangerous one.
+    fn check(&self, reader: &mut Reader<'_>, s: &Section<'_>) {
+        if !self.models.is_empty() && self.identity != Identity::default() {
+            let text = "a property of a vendor as a whole belongs in a row without `model`";
+            reader.report(s.start(), s.path_of("model"), text);
+        }
+        // The reservation of a request depends on the bound that is sent.
+        if let Some(bound) = self.rules.requests.refuses.iter().find(|name| BOUNDS.contains(&name.as_str())) {
+            let text = format!("`{bound}` cannot be refused here: use `drop_params` of the model");
+            reader.report(s.place("refuses").unwrap_or(s.start()), s.path_of("refuses"), text);
+        }
+        let is_known = |pair: &[String; 2]| TOGETHER.iter().all(|known| pair.iter().any(|name| name == known));
+        if !self.rules.requests.never_together.iter().all(is_known) {
+            let at = s.place("never_together").unwrap_or(s.start());
+            reader.report(at, s.path_of("never_together"), "expected a pair of temperature and top_p");
+        }
     }
 
     /// True if it says where its properties come from, and when that was read.
@@ -182,7 +205,7 @@ impl VendorRow {
     /// The vendor that the row says a host belongs to.
     pub fn defines(&self, host: &str) -> Option<&str> {
         let is_its = self.hosts.iter().any(|pattern| pattern.fits(host));
-        self.names.first().filter(|_| is_its).map(String::as_str)
+        self.names.first().filter(|_| is_its && self.models.is_empty()).map(String::as_str)
     }
 
     /// True if it can match a model there.
@@ -217,15 +240,20 @@ fn written<S: Settings + Default>(section: &S, all: &mut Vec<(&'static str, Stri
 /// One text, or a list of texts.
 fn words<'d>(reader: &mut Reader<'_>, field: Option<Field<'d>>) -> Vec<(Field<'d>, String)> {
     let Some(field) = field else { return Vec::new() };
-    match field.text().map(str::to_string) {
-        Some(text) => vec![(field, text)],
-        None => reader.strings(field),
+    if let Some(text) = field.text().map(str::to_string) {
+        return vec![(field, text)];
     }
+    let (at, path, is_array) = (field.start(), field.path.clone(), field.is_array());
+    let words = reader.strings(field);
+    if is_array && !(1..=PATTERNS_MAX).contains(&words.len()) {
+        reader.report(at, path, format!("expected 1 to {PATTERNS_MAX} entries"));
+    }
+    words
 }
 
 fn patterns(reader: &mut Reader<'_>, texts: Vec<(Field<'_>, String)>) -> Vec<Pattern> {
     let mut patterns = Vec::new();
-    for (field, text) in texts.into_iter().take(PATTERNS_MAX) {
+    for (field, text) in texts {
         match Pattern::parse(&text) {
             Some(pattern) => patterns.push(pattern),
             None => reader.wrong(&field, "expected a pattern such as \"gpt-5*\" or \"o[1-4]*\""),

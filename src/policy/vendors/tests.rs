@@ -121,6 +121,10 @@ fn mistakes_in_rows_are_errors_that_name_the_place() {
         ("host = [\"\"]", "t:2: vendors[0].host[0]: expected a pattern such as"),
         ("shape = \"soap\"", "t:2: vendors[0].shape: expected the name of an API format"),
         ("effort = 1", "t:2: vendors[0].effort: expected true or false"),
+        ("host = []", "t:2: vendors[0].host: expected 1 to 64 entries"),
+        ("refuses = [\"max_tokens\"]", "t:2: vendors[0].refuses: `max_tokens` cannot be refused here"),
+        ("never_together = [[\"a\", \"b\"]]", "t:2: vendors[0].never_together: expected a pair of temperature"),
+        ("model = \"m\"\nport = 80", "t:1: vendors[0].model: a property of a vendor as a whole belongs"),
     ] {
         let errors = parse(&format!("[[vendors]]\n{row}\n{good}")).unwrap_err();
         assert!(errors.len() == 1 && errors[0].starts_with(want), "{row}: {errors:?}");

@@ -1,7 +1,7 @@
 //! Checks the items of the lists in a chat request, and notes what other members mean for it.
 
 use crate::dialect::request::parts::{BLOCK, Rules, TOOL, is_free_in_message, is_stored_in_message};
-use crate::dialect::request::{Fields, Invalid, Name, Place, Reading, whole_number};
+use crate::dialect::request::{Fields, Invalid, Name, PartName, Place, Reading, whole_number};
 use crate::wire::Span;
 use crate::wire::json::{Raw, ValueKind};
 
@@ -20,7 +20,8 @@ const MESSAGE: Rules = Rules {
 /// The rules for a tool: both `function` and `custom` always run at the client, in any format and with any other
 /// members. A tool of another type may run at the provider.
 const CHAT_TOOL: Rules = Rules {
-    typed: |_, kind, fields| match kind.string() {
+    noted: |_, name, kind, fields| match kind.string() {
+        _ if name != PartName::Type => {}
         Some(b"function") => {}
         // The rewriter moves its members to the place where the target expects them.
         Some(b"custom") => (fields.has_custom, fields.has_odd) = (true, true),

@@ -6,7 +6,7 @@
 
 use crate::dialect::neutral::carrier;
 use crate::dialect::request::parts::{BLOCK, Rules, TOOL, is_free_in_message, is_stored_in_message};
-use crate::dialect::request::{Fields, Invalid, Leave, Name, Place, Reading};
+use crate::dialect::request::{Fields, Invalid, Leave, Name, PartName, Place, Reading};
 use crate::wire::Span;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped};
 
@@ -28,7 +28,10 @@ const MESSAGE: Rules = Rules {
 
 /// The rules for a tool. One without a type is one of the client, and `custom` is, too.
 const MESSAGES_TOOL: Rules = Rules {
-    typed: |place, kind, fields| {
+    noted: |place, name, kind, fields| {
+        if name != PartName::Type {
+            return;
+        }
         fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom"));
         if kind.is("mcp_toolset") {
             // A toolset of an MCP server that is configured in the provider's account.

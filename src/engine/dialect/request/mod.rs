@@ -155,6 +155,8 @@ impl RequestScan {
     /// Like [`RequestScan::finish`], but scans such a body again, as a responses request. For a helper thread: it reads
     /// the whole body, perhaps twice.
     pub fn finish_any(&mut self, body: &[u8]) -> Result<(), Invalid> {
+        // A short body has been read before.
+        self.clear();
         match self.finish(body) {
             Err(_) if self.has_input => self.reread(body),
             scanned => scanned,

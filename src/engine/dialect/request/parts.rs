@@ -38,8 +38,9 @@ pub(crate) struct Rules {
     /// Parts, and tools, that a translation may make of an object at a depth, 2 for the item itself; the last is true
     /// in a member that names no objects.
     pub(crate) counts: fn(usize, bool) -> (u32, u32),
-    /// Notes what a `type` of the item itself means.
-    pub(crate) typed: fn(Place, Raw<'_>, &mut Fields),
+    /// Notes what a `type`, or `tools`, of the item itself means; each of several. Of a container only the first byte
+    /// is passed.
+    pub(crate) noted: fn(Place, PartName, Raw<'_>, &mut Fields),
 }
 
 /// Result of the walk of an item.
@@ -58,7 +59,7 @@ pub(crate) const OTHER: Rules = Rules {
     is_stored: |_, _, _| false,
     is_free: |_, _| true,
     counts: |_, _| (0, 0),
-    typed: |_, _, _| {},
+    noted: |_, _, _, _| {},
 };
 /// The rules for a tool in a chat or messages request.
 pub(crate) const TOOL: Rules = Rules {
@@ -275,10 +276,12 @@ impl<'a> ItemWalk<'a, '_, '_> {
             let mut inside = inside;
             if is_object {
                 self.named(key, &mut inside);
-                if inside.depth == 3 && inside.name == PartName::Type {
-                    let kind = Raw::front(value);
-                    self.is_typed = kind.string().is_some();
-                    (self.rules.typed)(self.place, kind, self.reading.fields);
+                if inside.depth == 3 && matches!(inside.name, PartName::Type | PartName::Tools) {
+                    let value = Raw::front(value);
+                    if inside.name == PartName::Type {
+                        self.is_typed = value.string().is_some();
+                    }
+                    (self.rules.noted)(self.place, inside.name, value, self.reading.fields);
                 }
             } else if at.depth == 3 {
                 inside.index = Some(index);

@@ -580,6 +580,29 @@ fn items_that_a_translation_builds_are_counted() {
     assert_eq!(counts(ModelEndpoint::RESPONSES, response), [2, 3, 4]);
 }
 
+/// A provider may read another one of repeated members.
+#[test]
+fn repeated_members_of_an_item_hide_no_tools() {
+    for (item, adds) in [
+        (r#""tools":[{"type":"web_search"}]"#, true),
+        (r#""tools":[{"type":"web_search"}],"tools":null"#, true),
+        (r#""tools":1,"t\u006fols":[{"type":"web_search"}],"tools":"a""#, true),
+        (r#""tools":null"#, false),
+        (r#""output":{"tools":[]}"#, false),
+    ] {
+        let body = format!(r#"{{"model":"m","input":[{{"type":"tool_search_output","call_id":"c",{item}}}]}}"#);
+        assert_eq!(check(ModelEndpoint::RESPONSES, &body).unwrap().adds_tools, adds, "{body}");
+    }
+    for (tool, costs) in [
+        (r#""type":"web_search","type":"function""#, true),
+        (r#""type":"function","type":1"#, true),
+        (r#""type":"function""#, false),
+    ] {
+        let body = chat(&format!(r#""tools":[{{{tool},"function":{{"name":"f"}}}}],"#)).unwrap();
+        assert_eq!(body.may_cost_more, costs, "{tool}");
+    }
+}
+
 #[test]
 fn numbers_that_are_too_long_are_ignored() {
     let digits = |count: usize| "1".repeat(count);

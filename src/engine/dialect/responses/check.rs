@@ -20,12 +20,15 @@ const ITEM: Rules = Rules {
         _ => false,
     },
     counts: |depth, _| (u32::from(matches!(depth, 4 | 6)), 0),
-    ..OTHER
+    noted: |_, name, value, fields| fields.adds_tools |= name == PartName::Tools && value.kind() == ValueKind::Array,
 };
 /// Only tools that name no stored object are sent. The tools of a namespace count, too.
 const TOOL: Rules = Rules {
     counts: |depth, _| (0, u32::from(matches!(depth, 4 | 6))),
-    typed: |_, kind, fields| fields.may_cost_more |= !matches!(kind.string(), Some(b"function" | b"custom")),
+    noted: |_, name, kind, fields| {
+        let is_ours = matches!(kind.string(), Some(b"function" | b"custom"));
+        fields.may_cost_more |= name == PartName::Type && !is_ours;
+    },
     ..OTHER
 };
 
@@ -45,8 +48,8 @@ pub fn check_item<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>
 
 /// False for reasoning of a target of another format.
 fn input<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Result<(bool, usize), Invalid> {
-    let [kind, role, content, call_id, name, id, sealed, tools] =
-        item.pick(["type", "role", "content", "call_id", "name", "id", "encrypted_content", "tools"]);
+    let [kind, role, content, call_id, name, id, sealed] =
+        item.pick(["type", "role", "content", "call_id", "name", "id", "encrypted_content"]);
     let is_text = |value: Option<Raw<'_>>| value.and_then(Raw::string).is_some();
     place.check_parts(content)?;
     if kind.is_some() && !is_text(kind) {
@@ -71,7 +74,6 @@ fn input<'a>(place: Place, item: Raw<'a>, reading: &mut Reading<'a, '_>) -> Resu
         b"reasoning" => goes = !sealed.and_then(Raw::string).is_some_and(carrier::is_ours),
         _ => {}
     }
-    reading.fields.adds_tools |= tools.is_some_and(|tools| tools.kind() == ValueKind::Array);
     Ok((goes, reading.message(place, item, &ITEM)))
 }
 

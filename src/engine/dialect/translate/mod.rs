@@ -47,9 +47,10 @@ fn cache_key<'a>(source: &SourceRequest<'a>) -> Option<JsonText<'a>> {
 /// Leaves out settings that the vendor refuses beside another one.
 fn leave_out(settings: &mut AnswerSettings<'_>, takes: &Capabilities) {
     for [first, second] in &takes.rules.never_together {
-        let pair = [first.as_str(), second.as_str()];
-        if pair == ["temperature", "top_p"] && settings.temperature.is_some() {
-            settings.top_p = None;
+        match (first.as_str(), second.as_str()) {
+            ("temperature", "top_p") if settings.temperature.is_some() => settings.top_p = None,
+            ("top_p", "temperature") if settings.top_p.is_some() => settings.temperature = None,
+            _ => {}
         }
     }
 }

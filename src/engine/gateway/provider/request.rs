@@ -394,7 +394,7 @@ impl OutgoingRequest {
     #[inline]
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.rewind(pool);
-        if self.beside.bytes() > 0 {
+        if self.beside.bytes() > 0 || self.scan.storage() > 0 {
             self.beside.set(pool, 0);
             // A request with thousands of members must not occupy memory permanently.
             (self.scan, self.pieces) = Default::default();
@@ -570,6 +570,17 @@ mod tests {
         assert!(signs("google/gemini-3.8-flash", "") && !signs("gemini-2.5-pro", ""));
         assert!(!signs("gemini-3.8-flash", "thought_signatures = false"));
         assert!(signs("my-gemini", "thought_signatures = true"));
+    }
+
+    #[test]
+    fn tables_of_a_large_scan_are_not_kept_even_if_they_were_never_charged() {
+        let members: String = (0..1000).map(|number| format!(",\"x{number}\":1")).collect();
+        let body = format!("{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"a\"}}]{members}}}");
+        let (mut draft, mut pool) = (OutgoingRequest::default(), Pool::new(1 << 20));
+        draft.scan.finish(body.as_bytes()).unwrap();
+        assert!(draft.scan.storage() > 0);
+        draft.release(&mut pool);
+        assert_eq!(draft.scan.storage(), 0);
     }
 
     #[test]

@@ -84,8 +84,10 @@ pub(crate) fn scanned(
 ) -> NextStep {
     job.request.read = call.cx.now.mono;
     job.request.found.has_input = draft.scan.has_input();
-    let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
-    // The size of its tables was not known before.
+    // The size of its tables was not known before. A lack of memory is reported before an error in the body.
+    let length = call.message.body.len() as u64;
+    let promised = job.request.found.key.map_or(Ok(()), |key| promise_body(&mut draft, key, length, call.cx));
+    let read = promised.and_then(|()| scanned.map_err(|Invalid(why)| Refusal::invalid_body(why)));
     let read = read.and_then(|()| job.request.keep(&mut draft, call));
     after_scan(job, draft, read, call)
 }
