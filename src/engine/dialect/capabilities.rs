@@ -66,7 +66,7 @@ pub struct Param {
     pub always: bool,
 }
 
-/// What a vendor refuses or requires in translated requests.
+/// Rules of a vendor for translated requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestRules {
     /// Members that it refuses.

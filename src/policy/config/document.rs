@@ -35,7 +35,7 @@ pub struct Config {
     pub providers: Vec<Provider>,
     /// TLS peers without duplicates; `Provider.authority` is an index into them.
     pub authorities: Vec<AuthoritySpec>,
-    /// What is known of the vendors of these providers.
+    /// The rows of the table of vendors for these providers.
     pub vendors: Arc<Vendors>,
     /// The models.
     pub catalog: Arc<Catalog>,

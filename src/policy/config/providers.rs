@@ -260,7 +260,7 @@ impl Provider {
         }
     }
 
-    /// What the table of vendors compares of it.
+    /// Its properties that the table of vendors compares.
     pub fn place(&self) -> VendorPlace<'_> {
         let (vendor, says_vendor, near) = (self.vendor.as_deref(), self.says_vendor, self.is_near());
         VendorPlace { vendor, says_vendor, host: &self.host, shape: self.shape, near }

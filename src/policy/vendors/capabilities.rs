@@ -55,7 +55,7 @@ section! {
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// The model accepts `temperature` and `top_p`. Default: the vendor's, otherwise true.
-        pub sampling: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub sampling: Option<bool> = None, Or(Flag, "true"), Live;
         /// The model accepts system messages after the first user message. If true, a provider of the shape `messages`
         /// gets a system message in its place if it directly follows a user message and precedes an assistant message
         /// or the end; other system messages are sent as if false. If false, a provider of the shape `chat` gets the
@@ -65,44 +65,44 @@ section! {
         /// for shape `chat`, false for `messages`.
         pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
         /// Tollgate sends reasoning of earlier turns back to the model. Default: the vendor's, otherwise false.
-        pub replay_reasoning: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub replay_reasoning: Option<bool> = None, Or(Flag, "false"), Live;
         /// The model's name for the bound on completion tokens is `max_completion_tokens` (shape `chat`). This also
         /// applies to requests that are not translated. Default: the vendor's, otherwise false.
-        pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub max_completion_tokens: Option<bool> = None, Or(Flag, "false"), Live;
         /// The model accepts messages of the role `developer` (shape `chat`). If false, Tollgate sends such messages of
         /// a chat client with the role `system`. Default: the vendor's, otherwise false.
-        pub developer_role: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub developer_role: Option<bool> = None, Or(Flag, "false"), Live;
         /// Form in which Tollgate requests JSON that fits a schema: `"native"` as the field of the API, `"tool"` as a
         /// tool that the model must call, `"instruction"` as text in the prompt. Default: the vendor's, otherwise
         /// `"native"`.
         pub structured_output: Option<StructuredOutput> = None,
-            Or(OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), "by the vendor"), Live;
+            Or(OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), "native"), Live;
         /// The model accepts a reasoning effort. A provider of the shape `responses` is then also asked for its
         /// reasoning (`reasoning.encrypted_content`). Default: the vendor's, otherwise true for providers of the shape
         /// `responses` and false for others.
-        pub effort: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub effort: Option<bool> = None, Or(Flag, "by the shape"), Live;
         /// Translation of a responses client's request for reasoning (shape `messages`): `"adaptive"` lets the model
         /// decide; `"budget"` sends 2,048 tokens for low effort, 8,192 for medium and 16,384 for more, at most half of
         /// the bound on completion tokens, but at least 1,024, or nothing if the bound is too small for that; `"none"`
         /// sends nothing. The `reasoning_effort` of a chat client needs `effort` instead. Default: the vendor's,
         /// otherwise `"none"`.
         pub thinking: Option<ModelThinking> = None,
-            Or(OneOf(&ModelThinking::ALL, ModelThinking::as_str), "by the vendor"), Live;
+            Or(OneOf(&ModelThinking::ALL, ModelThinking::as_str), "none"), Live;
         /// The model accepts a verbosity (shape `chat`). Default: the vendor's, otherwise false.
-        pub verbosity: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub verbosity: Option<bool> = None, Or(Flag, "false"), Live;
         /// The model accepts an effort together with tools (shape `chat`). If false, a translated request with tools
         /// has the effort `none`. Default: the vendor's, otherwise true.
-        pub effort_with_tools: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub effort_with_tools: Option<bool> = None, Or(Flag, "true"), Live;
         /// The model rejects a tool call of the current turn without its thought signature (shape `chat`). If a client
         /// sends none, Tollgate adds the placeholder that the provider accepts. Default: the vendor's, otherwise false.
-        pub thought_signatures: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub thought_signatures: Option<bool> = None, Or(Flag, "false"), Live;
         /// The model accepts `strict` in a tool's definition. Default: the vendor's, otherwise false.
-        pub strict_tools: Option<bool> = None, Or(Flag, "by the vendor"), Live;
+        pub strict_tools: Option<bool> = None, Or(Flag, "false"), Live;
         /// Use of the provider's prompt cache by a translated request. Tollgate always forwards the client's own marks.
         /// `"marks"` also sets `cache_control` on the last block of the system prompt and of the last two user turns,
         /// unless the client has set marks (shape `messages`). `"key"` sends the client's `prompt_cache_key`, otherwise
         /// a key derived from the session (shapes `chat` and `responses`). Default: the vendor's, otherwise `"none"`.
-        pub cache: Option<PromptCache> = None, Or(OneOf(&PromptCache::ALL, PromptCache::as_str), "by the vendor"), Live;
+        pub cache: Option<PromptCache> = None, Or(OneOf(&PromptCache::ALL, PromptCache::as_str), "none"), Live;
         /// Maximum number of completion tokens of the model. In a translated request, Tollgate lowers a larger bound to
         /// this number.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;

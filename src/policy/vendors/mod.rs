@@ -31,7 +31,7 @@ pub struct Explained {
     pub name: &'static str,
     /// Its value as TOML, or what its absence means.
     pub value: String,
-    /// Where the value comes from.
+    /// Origin of the value.
     pub origin: String,
 }
 

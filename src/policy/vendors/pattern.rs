@@ -50,7 +50,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
 enum Compared {
     /// `*`.
     Any,
-    /// It fits a part of so many bytes.
+    /// The byte fits a part of so many bytes.
     One(usize),
     Wrong,
 }

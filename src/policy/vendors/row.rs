@@ -37,7 +37,7 @@ section! {
         pub auth: Option<String> = None, Or(OneLine(64), "the format's"), Live;
         /// Its list of models lacks some that it serves.
         pub unlisted: Option<bool> = None, Or(Flag, "false"), Live;
-        /// It understands a request for usage in a stream (shape `chat`).
+        /// The provider understands a request for usage in a stream (shape `chat`).
         pub stream_usage: Option<bool> = None, Or(Flag, "true"), Live;
     }
 }
@@ -60,7 +60,7 @@ section! {
     }
 }
 
-/// What rows compare of a provider.
+/// Properties of a provider that rows compare.
 #[derive(Copy, Clone, Debug)]
 pub struct VendorPlace<'a> {
     /// Its vendor, if it is known.
@@ -71,7 +71,7 @@ pub struct VendorPlace<'a> {
     pub host: &'a str,
     /// API format.
     pub shape: Shape,
-    /// It is on the local network.
+    /// The provider is on the local network.
     pub near: bool,
 }
 
@@ -104,7 +104,7 @@ pub struct VendorRow {
     pub shapes: Vec<Shape>,
     /// If true, the row is only for providers on the local network, if false only for others. Default: both.
     pub near: Option<bool>,
-    /// Where the vendor, or a report about it, says so. `tollgate models --why` shows it. Value: a text. Default: none.
+    /// Source: a page of the vendor, or a report. `tollgate models --why` shows it. Value: a text. Default: none.
     pub source: String,
     /// Date on which that was read. Value: a date. Default: none.
     pub date: String,

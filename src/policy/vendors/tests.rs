@@ -68,7 +68,7 @@ fn own_settings_come_before_own_rows_and_those_before_the_built_in_ones() {
     assert_eq!(of("effort"), ("true", "the model's `capabilities`"));
     assert_eq!(of("sampling"), ("true", "[[vendors]] row 1: mine"));
     assert!(of("developer_role").1.starts_with("built in, row "), "{}", of("developer_role").1);
-    assert_eq!(of("verbosity").1, "default of the format");
+    assert_eq!(of("verbosity"), ("false", "default of the format"));
     let page = effective(&config);
     assert_eq!(effective(&parse(&page).unwrap()), page);
     assert!(page.contains("sampling = true\n"), "{page}");

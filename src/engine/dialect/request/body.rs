@@ -1,7 +1,7 @@
 //! Reads a complete body: its members, the items of its lists, and what the contract expects of both.
 //!
 //! Owns the order of the checks, the expected type of each member and the text of a refusal. Must never copy the body.
-//! What a format expects of an item is in the `check` of its folder.
+//! The `check` of each format's folder has the rules for items.
 
 use super::fields::{Fields, Invalid, Member, PresentMembers, refuse};
 use super::leave::Leave;
@@ -327,7 +327,7 @@ impl Visitor for TopLevel<'_> {
             }
             (1, Token::String) => {
                 if self.name == Name::Model {
-                    // It is known even if there is an error behind it.
+                    // The model is known even if an error follows.
                     self.fields.model = Some(span);
                 }
                 Span { start: span.start - 1, end: span.end + 1 }
@@ -345,7 +345,7 @@ impl Visitor for TopLevel<'_> {
     }
 }
 
-/// What the value of a specified member must be.
+/// The rule for the value of a specified member.
 enum Rule {
     Kinds(&'static [ValueKind]),
     /// A number from 0 to this one.

@@ -26,7 +26,7 @@ const LEVELS: usize = 12;
 /// Characters at the start of a string that identify an address, or the media type of data.
 const FRONT: usize = 32;
 
-/// What a walk finds in one kind of item.
+/// The rules of a walk for one kind of item.
 pub(crate) struct Rules {
     /// The client or a model has chosen all names, and there are no images.
     pub(crate) chosen: bool,
@@ -170,7 +170,7 @@ impl<'a> Around<'a> {
     }
 }
 
-/// Where a value is.
+/// Position of a value in its item.
 #[derive(Copy, Clone)]
 struct At<'a> {
     /// Containers around it: 2 for the item itself.
@@ -180,7 +180,7 @@ struct At<'a> {
     around: PartName,
     /// The client or a model has chosen all names here.
     chosen: bool,
-    /// It names no objects.
+    /// Nothing here names an object.
     free: bool,
     /// The key that makes a string here the id of an object.
     id: Option<&'a [u8]>,
@@ -336,7 +336,7 @@ impl<'a> ItemWalk<'a, '_, '_> {
 
     /// Notes the name of a member.
     fn named(&mut self, key: &'a [u8], at: &mut At<'a>) {
-        // Where names mean nothing, they are not compared.
+        // A name without a meaning is not compared.
         at.name = if at.chosen && at.free { PartName::Another } else { PartName::of(key) };
         if at.chosen || at.name.is_text() {
             self.text(key, at.chosen);

@@ -11,7 +11,7 @@ fn learn(template: &mut EventTemplate, event: &str, text: &str, sent: Option<&st
     template.learn(&frame, span, sent.map(|sent| (sent.as_bytes(), at(sent))));
 }
 
-/// What the client gets for an event that matches, and its text.
+/// The client's event for one that matches, and its text.
 fn sent(template: &mut EventTemplate, event: &str) -> Option<(String, String)> {
     let (text, len) = template.event(event.as_bytes())?;
     let mut out = b"before ".to_vec();

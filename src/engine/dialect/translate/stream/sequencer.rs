@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What is passed on for these deltas.
+    /// The deltas that are passed on for these ones.
     fn sequence(deltas: &[Delta<'_>]) -> Result<String, StreamFault> {
         let (mut sequencer, mut out) = (Sequencer::default(), String::new());
         deltas.iter().try_for_each(|delta| sequencer.take(*delta, &mut |passed| out += &word(passed)))?;
